@@ -1,0 +1,55 @@
+# `make help` lists what there is. As root, on Debian or Ubuntu: what is missing is installed.
+# cargo is looked for where rustup puts it too.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+SCRIPTS := .ci/run tests/all tests/bench tests/csc tests/demo tests/sanity tests/driver.sh \
+           tests/lab/ceph tests/lab/install tests/lab/tools
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: cargo ## The release binary, target/release/ceph-rbd-csi
+	cargo build --release
+
+.PHONY: check
+check: cargo ## The quick one: format, clippy, unit tests, house rules; needs no cluster and no root
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	cargo test --bins --test tidy --test readme
+	@if command -v shellcheck >/dev/null; then shellcheck -x $(SCRIPTS); fi
+
+.PHONY: demo
+demo: ## One volume's whole life on a throwaway Ceph cluster, step by step
+	@tests/demo
+
+.PHONY: test
+test: ## Everything that is tested: units, wire contract, a real cluster, csi-sanity, csc
+	@tests/all
+
+.PHONY: test-all
+test-all: ## The same with the long parts: hundreds of killed rbd processes
+	@CLUSTER_KILLS=300 tests/all
+
+.PHONY: bench
+bench: ## What the driver costs, beside the bare commands
+	@tests/lab/install
+	@tests/lab/tools
+	cargo build --release --quiet
+	@tests/bench
+
+.PHONY: fmt
+fmt: cargo ## Formats the Rust code
+	cargo fmt
+
+.PHONY: clean-lab
+clean-lab: ## Takes down every throwaway cluster that a killed run has left in $TMPDIR
+	@for lab in $${TMPDIR:-/tmp}/ceph-lab.*; do [ ! -e "$$lab/env" ] || tests/lab/ceph down "$$lab"; done
+
+.PHONY: cargo
+cargo:
+	@command -v cargo >/dev/null || { \
+	    echo "cargo is missing: install Rust 1.88 or newer (https://rustup.rs) and try again" >&2; exit 1; }

@@ -1,0 +1,271 @@
+//! The node's side of an image: which one a request means, mapping it with one writer proved, unmapping it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::backend::{Attach, Attached, FormatMark, Image, Mode, Target};
+use crate::cluster::Access;
+use crate::error::{Error, Result};
+use crate::host::{Cmd, Slot, holders};
+use crate::id::VolumeId;
+
+use super::cli::{Cli, errno, explain};
+use super::json::{Device, Devices, Watcher};
+use super::meta::{self, Meta};
+use super::params::check_plain;
+use super::{Rbd, not_found};
+
+/// Looks at the watchers before they are believed: a command of the controller watches an image for a moment too.
+const LOOKS: u32 = 3;
+const LOOK_AGAIN: Duration = Duration::from_millis(700);
+/// Tries to unmap a busy device: who looks at it only in passing (udev, blkid) is gone by then.
+const UNMAP_TRIES: u32 = 8;
+const UNMAP_AGAIN: Duration = Duration::from_millis(500);
+
+impl Rbd {
+    pub(super) fn target_access(&self, target: &Target) -> Result<Access> {
+        let cluster = match VolumeId::parse(&target.volume) {
+            Ok(id) if !target.is_static() => id.cluster,
+            _ => context(target, "clusterID")?.to_owned(),
+        };
+        self.clusters.access(&cluster, &target.secrets)
+    }
+
+    pub(super) async fn locate_image(&self, target: &Target) -> Result<Image> {
+        let access = self.target_access(target)?;
+        let cli = self.cli(&access);
+        let mut image = if target.is_static() {
+            cli.image(context(target, "pool")?, &target.volume)
+        } else {
+            let id = VolumeId::parse(&target.volume).map_err(|error| Error::NotFound(error.to_string()))?;
+            match (target.context.get("pool"), target.context.get("imageName")) {
+                (Some(pool), Some(name)) => cli.image(pool, name),
+                _ => self.find_meta(&cli, &id).await?.ok_or_else(|| not_found(&id, &id.default_image()))?.0,
+            }
+        };
+        if let Some(namespace) = target.context.get("radosNamespace") {
+            image.namespace.clone_from(namespace);
+        }
+        check_plain("pool", &image.pool)?;
+        check_plain("image", &image.name)?;
+        if !image.namespace.is_empty() {
+            check_plain("radosNamespace", &image.namespace)?;
+        }
+        Ok(image)
+    }
+
+    pub(super) async fn attach_image(&self, request: &Attach) -> Result<Attached> {
+        let access = self.target_access(&request.target)?;
+        let cli = self.cli(&access);
+        let image = &request.image;
+        let (meta, devices) = tokio::try_join!(cli.meta(image), self.devices())?;
+        let meta = meta
+            .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
+        let local = local_device(image, &devices)?;
+        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta };
+        writer.alone_before(local.as_deref(), &devices).await?;
+        let device = match &local {
+            Some(device) => device.clone(),
+            None => cli.map(image, request.mode.read_only()).await?,
+        };
+        let proved = writer.alone_after(&device).await;
+        if let (Err(_), None) = (&proved, &local) {
+            self.unmap(image, &device).await?;
+        }
+        proved?;
+        Ok(Attached { device: device.into(), new: local.is_none(), format: format_mark(request, &meta) })
+    }
+
+    pub(super) async fn detach_image(&self, image: &Image) -> Result<()> {
+        let devices = self.devices().await?;
+        for device in devices.iter().filter(|device| shows(device, image)) {
+            self.unmap(image, &device.path).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn attached_images(&self, volume: &str) -> Result<Vec<Image>> {
+        let id = VolumeId::parse(volume).ok();
+        let ours = |name: &str| match &id {
+            Some(id) => name.ends_with(&id.uuid.to_string()),
+            None => name == volume,
+        };
+        let devices = self.devices().await?.into_iter().filter(|device| ours(&device.name));
+        Ok(devices.map(|Device { pool, namespace, name, .. }| Image { pool, namespace, name }).collect())
+    }
+
+    /// A listing that fails is an error, never "nothing is mapped": a second map of an image only warns.
+    async fn devices(&self) -> Result<Vec<Device>> {
+        let list =
+            Cmd::new("rbd", ["device", "list", "--device-type", "krbd", "--format=json"]).slot(Slot::Cluster);
+        let what = "listing the mapped images of this node";
+        let output = self.host.run(list).await.map_err(|error| explain(what, error))?;
+        let devices: Devices =
+            serde_json::from_slice(&output.stdout).map_err(|error| Error::internal(what, error))?;
+        Ok(devices.0)
+    }
+
+    async fn unmap(&self, image: &Image, device: &str) -> Result<()> {
+        for _ in 0..UNMAP_TRIES {
+            let args = ["unmap", device, "--device-type", "krbd", "--options", "noudev"];
+            match self.host.run(Cmd::new("rbd", args).slot(Slot::Cluster)).await {
+                Ok(_) => return Ok(()),
+                // Not mapped any more.
+                Err(error) if error.exit() == Some(errno::INVAL) => return Ok(()),
+                Err(error) if error.exit() == Some(errno::BUSY) => tokio::time::sleep(UNMAP_AGAIN).await,
+                Err(error) => return Err(explain(&format!("unmapping {image} from {device}"), error)),
+            }
+        }
+        let holders = holders::of(Path::new(device)).await;
+        Err(Error::Precondition(format!(
+            "image {image} cannot be unmapped: {device} is held by {holders}: end that first"
+        )))
+    }
+}
+
+/// The proof that nobody else writes to an image, before and after it is mapped. Two maps of one image on two nodes
+/// both succeed, and the filesystem is destroyed.
+struct Writer<'a> {
+    rbd: &'a Rbd,
+    cli: &'a Cli<'a>,
+    request: &'a Attach,
+    meta: &'a Meta,
+}
+
+impl Writer<'_> {
+    async fn alone_before(&self, local: Option<&str>, devices: &[Device]) -> Result<()> {
+        if self.shared() {
+            return Ok(());
+        }
+        let node_client = devices.iter().find_map(|device| self.rbd.client_address(&device.path));
+        let mut others = Vec::new();
+        for _ in 0..LOOKS {
+            let watchers = self.watchers().await?;
+            let own = match (local, node_client.as_deref().or_else(|| self.recorded())) {
+                (None, _) => None,
+                (Some(_), Some(address)) => Some(address.to_owned()),
+                // Mapped here, and one client holds it: that is this node's.
+                (Some(_), None) => {
+                    Some(watchers.as_slice()).filter(|all| all.len() == 1).map(|all| all[0].address.clone())
+                }
+            };
+            others = watchers.into_iter().filter(|watcher| Some(&watcher.address) != own.as_ref()).collect();
+            if others.len() <= self.mirrors() {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        let named: Vec<String> = others.iter().map(|watcher| self.named(watcher)).collect();
+        Err(Error::Precondition(format!(
+            "image {} is in use by {}: it has to be unstaged there first; where that node is dead, its watch ends by \
+             itself after 30 s",
+            self.request.image,
+            named.join(", ")
+        )))
+    }
+
+    /// mkfs, fsck and mount come only after this second look. It also records who the writer is.
+    async fn alone_after(&self, device: &str) -> Result<()> {
+        let known = self.rbd.client_address(device);
+        if self.shared() {
+            return match known {
+                Some(address) => self.record(&address).await,
+                None => Ok(()),
+            };
+        }
+        for _ in 0..LOOKS {
+            let watchers = self.watchers().await?;
+            // Nobody watched before, so the only one now is us.
+            let own = known.clone().or_else(|| watchers.first().map(|watcher| watcher.address.clone()));
+            let others = watchers.iter().filter(|watcher| Some(&watcher.address) != own.as_ref()).count();
+            if let (Some(own), true) = (own, others <= self.mirrors()) {
+                return self.record(&own).await;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Err(Error::Busy(format!(
+            "image {} was taken by another client while it was mapped: ask again",
+            self.request.image
+        )))
+    }
+
+    /// Written only where it changes: one monitor commit less on a repeated call.
+    async fn record(&self, address: &str) -> Result<()> {
+        if self.recorded() == Some(address) {
+            return Ok(());
+        }
+        let key = meta::client_key(&self.request.target.volume, &self.request.node);
+        self.cli.set_meta(&self.request.image, &key, address).await
+    }
+
+    fn recorded(&self) -> Option<&str> {
+        let key = meta::client_key(&self.request.target.volume, &self.request.node);
+        self.meta.get(&key).map(String::as_str)
+    }
+
+    async fn watchers(&self) -> Result<Vec<Watcher>> {
+        let image = &self.request.image;
+        self.cli
+            .watchers(image)
+            .await?
+            .ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))
+    }
+
+    fn named(&self, watcher: &Watcher) -> String {
+        let clients = meta::clients(self.meta, &self.request.target.volume);
+        let node = clients.into_iter().find(|(_, address)| *address == watcher.address);
+        node.map_or_else(|| watcher.address.clone(), |(node, address)| format!("{address} (node {node:?})"))
+    }
+
+    fn mirrors(&self) -> usize {
+        self.cli.access.mirror_daemons
+    }
+
+    /// Several nodes may hold it: the CO's users agree among themselves who writes.
+    fn shared(&self) -> bool {
+        matches!(self.request.mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter)
+            || self.request.mode.read_only()
+    }
+}
+
+impl Rbd {
+    /// What the kernel says is our address behind a krbd device.
+    fn client_address(&self, device: &str) -> Option<String> {
+        let number = device.strip_prefix("/dev/rbd")?;
+        let file: PathBuf =
+            [self.sysfs.as_path(), Path::new(number), Path::new("client_addr")].iter().collect();
+        let text = std::fs::read_to_string(file).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+}
+
+fn local_device(image: &Image, devices: &[Device]) -> Result<Option<String>> {
+    let mut here = devices.iter().filter(|device| shows(device, image)).map(|device| device.path.clone());
+    match (here.next(), here.next()) {
+        (first, None) => Ok(first),
+        (first, second) => Err(Error::Precondition(format!(
+            "image {image} is mapped more than once on this node ({first:?}, {second:?}): unstage it, or rbd unmap one"
+        ))),
+    }
+}
+
+fn shows(device: &Device, image: &Image) -> bool {
+    let head = matches!(device.snap.as_str(), "" | "-");
+    head && device.name == image.name && device.pool == image.pool && device.namespace == image.namespace
+}
+
+fn format_mark(request: &Attach, meta: &Meta) -> FormatMark {
+    match VolumeId::parse(&request.target.volume) {
+        Ok(id) if !request.target.is_static() => meta::format_mark(meta, id.uuid),
+        _ => FormatMark::Never,
+    }
+}
+
+fn context<'a>(target: &'a Target, key: &str) -> Result<&'a str> {
+    target.context.get(key).map(String::as_str).ok_or_else(|| {
+        Error::Invalid(format!(
+            "volume {:?}: its volume context has no {key}: a static volume needs it",
+            target.volume
+        ))
+    })
+}

@@ -1,0 +1,115 @@
+//! What `rbd` and `rados` print as JSON, read liberally: releases differ in shape and in what they add. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Info {
+    pub(super) id: String,
+    /// Bytes.
+    pub(super) size: u64,
+    #[serde(default)]
+    pub(super) snapshot_count: u64,
+    #[serde(default)]
+    pub(super) features: Vec<String>,
+    #[serde(default)]
+    pub(super) data_pool: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Status {
+    #[serde(default, deserialize_with = "list_or_map")]
+    pub(super) watchers: Vec<Watcher>,
+}
+
+/// A client that holds an image open.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Watcher {
+    /// `ip:port/nonce`, exactly as `/sys/bus/rbd/devices/N/client_addr` has it.
+    pub(super) address: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Snapshot {
+    pub(super) name: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Pools {
+    pub(super) pools: Vec<Pool>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Pool {
+    #[serde(deserialize_with = "number_or_text")]
+    pub(super) id: u64,
+    pub(super) name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Devices(#[serde(deserialize_with = "list_or_map")] pub(super) Vec<Device>);
+
+/// A mapped image.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Device {
+    pub(super) pool: String,
+    #[serde(default)]
+    pub(super) namespace: String,
+    #[serde(alias = "image")]
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) snap: String,
+    #[serde(rename = "device")]
+    pub(super) path: String,
+}
+
+/// Older releases print `{"0": {…}}` or `{"watcher": {…}}` where newer ones print `[{…}]`.
+fn list_or_map<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either<T> {
+        List(Vec<T>),
+        Map(BTreeMap<String, T>),
+    }
+    Ok(match Either::deserialize(from)? {
+        Either::List(list) => list,
+        Either::Map(map) => map.into_values().collect(),
+    })
+}
+
+fn number_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(u64),
+        Text(String),
+    }
+    match Either::deserialize(from)? {
+        Either::Number(number) => Ok(number),
+        Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_old_and_new_releases_are_read() {
+        let old = r#"{"0":{"pool":"p","name":"i","snap":"-","device":"/dev/rbd0"}}"#;
+        let new = r#"[{"id":"0","pool":"p","namespace":"","name":"i","snap":"-","device":"/dev/rbd0"}]"#;
+        for text in [old, new] {
+            let devices: Devices = serde_json::from_str(text).expect("devices");
+            assert_eq!(devices.0[0].path, "/dev/rbd0");
+        }
+        for text in [
+            r#"{"watchers":{"watcher":{"address":"a"}}}"#,
+            r#"{"watchers":[{"address":"a","client":1,"cookie":2}]}"#,
+        ] {
+            let status: Status = serde_json::from_str(text).expect("a status");
+            assert_eq!(status.watchers, [Watcher { address: "a".to_owned() }]);
+        }
+    }
+}

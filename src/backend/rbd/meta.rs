@@ -1,0 +1,119 @@
+//! The metadata that the driver keeps on an image: keys, values, and how a value names the image it speaks of. A clone
+//! inherits all metadata of its source, so a value that names another uuid counts for nothing. Pure.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use crate::backend::FormatMark;
+
+pub(super) type Meta = BTreeMap<String, String>;
+
+pub(super) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
+const CREATED: &str = ".rbd.csi.ceph.com/created";
+pub(super) const FORMAT: &str = ".rbd.csi.ceph.com/format";
+const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
+/// ceph-csi's key; the volume id in it names the image.
+const CLIENT: &str = ".rbd.csi.ceph.com/clientaddress/";
+
+/// The marker that comes last in the import stream: with it, and with its size reached, an image is whole.
+pub(super) fn created(uuid: Uuid, size: u64) -> (String, String) {
+    (CREATED.to_owned(), format!("{uuid} {size}"))
+}
+
+/// The size in bytes that the image of this uuid was made with, where the marker says so.
+pub(super) fn created_size(meta: &Meta, uuid: Uuid) -> Option<u64> {
+    let (named, size) = meta.get(CREATED)?.split_once(' ')?;
+    (named == uuid.to_string()).then(|| size.parse().ok())?
+}
+
+pub(super) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {
+    match mark {
+        FormatMark::Never => None,
+        FormatMark::Begun(fs_type) => Some(format!("begun {fs_type} {uuid}")),
+        FormatMark::Done(fs_type) => Some(format!("done {fs_type} {uuid}")),
+    }
+}
+
+pub(super) fn format_mark(meta: &Meta, uuid: Uuid) -> FormatMark {
+    let mut words = meta.get(FORMAT).map(String::as_str).unwrap_or_default().split(' ');
+    let (state, fs_type, named) = (words.next(), words.next().unwrap_or_default().to_owned(), words.next());
+    match state.filter(|_| named == Some(uuid.to_string().as_str())) {
+        Some("begun") => FormatMark::Begun(fs_type),
+        Some("done") => FormatMark::Done(fs_type),
+        _ => FormatMark::Never,
+    }
+}
+
+/// A node that ControllerPublishVolume gave the volume to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Published {
+    pub(super) node: String,
+    pub(super) read_only: bool,
+    pub(super) multi_node: bool,
+}
+
+impl Published {
+    pub(super) fn key(&self) -> String {
+        published_key(&self.node)
+    }
+
+    pub(super) fn value(&self, uuid: Uuid) -> String {
+        let access = if self.read_only { "ro" } else { "rw" };
+        format!("{access} {} {uuid}", if self.multi_node { "multi" } else { "single" })
+    }
+}
+
+pub(super) fn published_key(node: &str) -> String {
+    format!("{PUBLISHED}{node}")
+}
+
+pub(super) fn published(meta: &Meta, uuid: Uuid) -> Vec<Published> {
+    let uuid = uuid.to_string();
+    let records = meta.iter().filter_map(|(key, value)| Some((key.strip_prefix(PUBLISHED)?, value)));
+    let records = records.filter(|(_, value)| value.ends_with(&uuid));
+    records
+        .map(|(node, value)| Published {
+            node: node.to_owned(),
+            read_only: value.starts_with("ro "),
+            multi_node: value.contains(" multi "),
+        })
+        .collect()
+}
+
+pub(super) fn client_key(volume: &str, node: &str) -> String {
+    format!("{CLIENT}{volume}/{node}")
+}
+
+/// The client addresses recorded at stage, by node.
+pub(super) fn clients<'a>(meta: &'a Meta, volume: &str) -> Vec<(&'a str, &'a str)> {
+    let prefix = format!("{CLIENT}{volume}/");
+    let records =
+        meta.iter().filter_map(|(key, address)| Some((key.strip_prefix(&prefix)?, address.as_str())));
+    records.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Uuid = Uuid::from_u128(1);
+    const OTHER: Uuid = Uuid::from_u128(2);
+
+    #[test]
+    fn a_marker_speaks_of_its_own_image_only() {
+        let done = FormatMark::Done("ext4".to_owned());
+        let published = Published { node: "n1".to_owned(), read_only: true, multi_node: false };
+        let meta = Meta::from([
+            created(OURS, 4096),
+            (FORMAT.to_owned(), format_value(&done, OURS).expect("a value")),
+            (published.key(), published.value(OURS)),
+        ]);
+        assert_eq!((created_size(&meta, OURS), created_size(&meta, OTHER)), (Some(4096), None));
+        assert_eq!((format_mark(&meta, OURS), format_mark(&meta, OTHER)), (done, FormatMark::Never));
+        assert_eq!(
+            (super::published(&meta, OURS), super::published(&meta, OTHER)),
+            (vec![published], vec![])
+        );
+    }
+}

@@ -1,0 +1,348 @@
+//! Volumes as RBD images: what is made, when an image counts as whole, what may be deleted, who may write.
+
+mod attach;
+mod cli;
+mod delete;
+mod json;
+mod meta;
+mod params;
+mod pools;
+mod publish;
+mod stream;
+mod trash;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use crate::backend::{Attach, Attached, Backend, CreateVolume, FormatMark, Image, Publish, Target, Volume};
+use crate::cluster::{Access, Clusters, Secrets};
+use crate::error::{Error, Result};
+use crate::host::{CmdError, End, Host};
+use crate::id::{Pool, VolumeId, volume_uuid};
+use crate::ops::Ops;
+
+use cli::{Cli, errno};
+use meta::Meta;
+use params::Plan;
+use pools::Pools;
+use trash::Trash;
+
+/// Image sizes are whole MiB, as ceph-csi's are.
+const GRANULE: u64 = 1 << 20;
+/// librbd's object map counts at most so many objects.
+const MAX_OBJECTS: u64 = 256_000_000;
+const DEFAULT_OBJECT_SIZE: u64 = 4 << 20;
+
+pub(crate) struct Rbd {
+    host: Arc<dyn Host>,
+    clusters: Clusters,
+    instance: String,
+    cluster_name: String,
+    deadline: Duration,
+    pools: Pools,
+    trash: Arc<Trash>,
+    /// /sys/bus/rbd/devices
+    sysfs: PathBuf,
+}
+
+impl Rbd {
+    /// `deadline`: `--command-timeout`.
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        clusters: Clusters,
+        (instance, cluster_name): (String, String),
+        deadline: Duration,
+        ops: Ops,
+    ) -> Self {
+        let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops));
+        let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
+        Self { host, clusters, instance, cluster_name, deadline, pools, trash, sysfs }
+    }
+
+    fn cli<'a>(&'a self, access: &'a Access) -> Cli<'a> {
+        Cli { host: self.host.as_ref(), access, deadline: self.deadline }
+    }
+}
+
+#[async_trait]
+impl Backend for Rbd {
+    fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {
+        let plan = Plan::parse(request, &self.cluster_name)?;
+        size(&plan, request)?;
+        Ok(volume_uuid(&self.instance, &plan.cluster, &request.name))
+    }
+
+    async fn create(&self, request: &CreateVolume) -> Result<Volume> {
+        let plan = Plan::parse(request, &self.cluster_name)?;
+        let access = self.clusters.access(&plan.cluster, &request.secrets)?;
+        let cli = self.cli(&access);
+        let uuid = volume_uuid(&self.instance, &plan.cluster, &request.name);
+        let id = VolumeId {
+            cluster: plan.cluster.clone(),
+            pool: Pool::Id(self.pools.id(&cli, &plan.pool).await?),
+            uuid,
+        };
+        let image = cli.image(&plan.pool, &image_name(&plan, &id));
+        if plan.prefix.is_some() {
+            self.record_name(&cli, &image, uuid, &request.name).await?;
+        }
+        let size = self.make(&cli, &plan, request, &image, uuid).await?;
+        self.trash.resume(&access, &plan.pool);
+        Ok(Volume { id, size, context: volume_context(plan, &image) })
+    }
+
+    async fn find(&self, id: &VolumeId, secrets: &Secrets) -> Result<Volume> {
+        let access = self.clusters.access(&id.cluster, secrets)?;
+        let cli = self.cli(&access);
+        let pool = self.pools.name(&cli, &id.pool).await?;
+        let image = cli.image(&pool, &id.default_image());
+        let found = match cli.info(&image).await? {
+            Some(info) => Some(info),
+            None => match self.recorded_name(&cli, &pool, id.uuid).await? {
+                Some(name) => cli.info(&cli.image(&pool, &name)).await?,
+                None => None,
+            },
+        };
+        let info = found.ok_or_else(|| not_found(id, &image))?;
+        Ok(Volume { id: id.clone(), size: info.size, context: super::Parameters::new() })
+    }
+
+    async fn delete(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {
+        self.delete_volume(id, secrets).await
+    }
+
+    async fn publish(&self, request: &Publish) -> Result<()> {
+        self.publish_volume(request).await
+    }
+
+    async fn unpublish(&self, id: &VolumeId, node: Option<&str>, secrets: &Secrets) -> Result<()> {
+        self.unpublish_volume(id, node, secrets).await
+    }
+
+    async fn locate(&self, target: &Target) -> Result<Image> {
+        self.locate_image(target).await
+    }
+
+    async fn attach(&self, request: &Attach) -> Result<Attached> {
+        self.attach_image(request).await
+    }
+
+    async fn detach(&self, image: &Image) -> Result<()> {
+        self.detach_image(image).await
+    }
+
+    async fn attached(&self, volume: &str) -> Result<Vec<Image>> {
+        self.attached_images(volume).await
+    }
+
+    async fn is_empty(&self, request: &Attach) -> Result<bool> {
+        let access = self.target_access(&request.target)?;
+        self.cli(&access).is_empty(&request.image).await
+    }
+
+    async fn mark_format(&self, request: &Attach, mark: &FormatMark) -> Result<()> {
+        let id = VolumeId::parse(&request.target.volume)?;
+        let access = self.target_access(&request.target)?;
+        let Some(value) = meta::format_value(mark, id.uuid) else { return Ok(()) };
+        self.cli(&access).set_meta(&request.image, meta::FORMAT, &value).await
+    }
+}
+
+impl Rbd {
+    /// One process in the common case. Where the name exists, what is there is proved whole or made again.
+    async fn make(
+        &self,
+        cli: &Cli<'_>,
+        plan: &Plan,
+        request: &CreateVolume,
+        image: &Image,
+        uuid: Uuid,
+    ) -> Result<u64> {
+        let size = size(plan, request)?;
+        let marker = meta::created(uuid, size);
+        let meta = plan.labels.iter().chain([&marker]).map(|(key, value)| (key.as_str(), value.as_str()));
+        let stream = stream::empty_image(size, meta);
+        for _ in 0..2 {
+            match cli.import(image, import_options(plan), stream.clone()).await {
+                Ok(true) => return Ok(size),
+                Ok(false) => {}
+                Err(error) => return Err(self.import_failed(cli, image, error).await),
+            }
+            match self.existing(cli, plan, request, image, uuid).await? {
+                Some(size) => return Ok(size),
+                None => self.discard_half_made(cli, image).await?,
+            }
+        }
+        Err(Error::Busy(format!("image {image} was made anew by somebody else meanwhile: ask again")))
+    }
+
+    /// The size of a whole image that is what the request asks for; None when only half of one is there.
+    async fn existing(
+        &self,
+        cli: &Cli<'_>,
+        plan: &Plan,
+        request: &CreateVolume,
+        image: &Image,
+        uuid: Uuid,
+    ) -> Result<Option<u64>> {
+        let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
+        let Some((info, meta)) = info.zip(meta) else { return Ok(None) };
+        let Some(made) = meta::created_size(&meta, uuid).filter(|made| info.size >= *made) else {
+            return Ok(None);
+        };
+        let differs = |what: String| {
+            Err(Error::Conflict(format!("volume {:?} exists as image {image}, {what}", request.name)))
+        };
+        if !request.size.admits(info.size) {
+            return differs(format!(
+                "with {} bytes (made with {made}), outside of {:?}",
+                info.size, request.size
+            ));
+        }
+        let mut features: Vec<&String> =
+            info.features.iter().filter(|name| !IMPLIED.contains(&name.as_str())).collect();
+        let mut asked: Vec<&String> = plan.features.iter().collect();
+        features.sort();
+        asked.sort();
+        if features != asked {
+            return differs(format!("with features {features:?} where {asked:?} are asked for"));
+        }
+        if info.data_pool != plan.data_pool {
+            return differs(format!(
+                "with data pool {:?} where {:?} is asked for",
+                info.data_pool, plan.data_pool
+            ));
+        }
+        Ok(Some(info.size))
+    }
+
+    /// Any code but ABORTED and DEADLINE_EXCEEDED tells the provisioner that nothing exists: so look first.
+    async fn import_failed(&self, cli: &Cli<'_>, image: &Image, error: CmdError) -> Error {
+        let what = format!("creating image {image}");
+        let denied = matches!(error.exit(), Some(errno::PERM | errno::ACCES));
+        let gone = denied || matches!(cli.object_time(&image.pool, &id_object(image)).await, Ok(None));
+        match (gone, error.exit()) {
+            (_, Some(errno::TIMEDOUT)) => cli::explain(&what, error),
+            (true, Some(errno::INVAL)) => {
+                Error::Invalid(format!("{what}: {error}: the parameters do not fit together"))
+            }
+            (true, Some(errno::NOENT)) => Error::Precondition(format!(
+                "{what}: {error}: create the pool, the data pool or the namespace first"
+            )),
+            (true, _) if !matches!(error.end, End::Deadline(_)) => cli::explain(&what, error),
+            _ => Error::Busy(format!("{what}: {error}; it may be half-made, and asking again finishes it")),
+        }
+    }
+
+    /// What a killed command left under our name was never handed out. But it may be at work still, in a twin: one
+    /// that is watched, or younger than any command can be, is left alone.
+    async fn discard_half_made(&self, cli: &Cli<'_>, image: &Image) -> Result<()> {
+        let object = id_object(image);
+        let (watchers, made) = tokio::try_join!(cli.watchers(image), cli.object_time(&image.pool, &object))?;
+        if let Some(watcher) = watchers.unwrap_or_default().first() {
+            return Err(Error::Busy(format!(
+                "image {image} is being made by {}: ask again",
+                watcher.address
+            )));
+        }
+        let age = made.map(|made| SystemTime::now().duration_since(made).unwrap_or_default());
+        if age.is_some_and(|age| age < self.deadline) {
+            let wait = humantime::format_duration(Duration::from_secs(self.deadline.as_secs()));
+            return Err(Error::Busy(format!(
+                "image {image} is half-made and younger than {wait}: ask again"
+            )));
+        }
+        tracing::warn!(%image, "an earlier, interrupted command left this image half-made: it is made again");
+        self.trash.discard(cli, image, None).await.map(drop)
+    }
+
+    /// The image of a volume with its metadata, under its default name or the recorded one.
+    async fn find_meta(&self, cli: &Cli<'_>, id: &VolumeId) -> Result<Option<(Image, Meta)>> {
+        let pool = self.pools.name(cli, &id.pool).await?;
+        let image = cli.image(&pool, &id.default_image());
+        if let Some(meta) = cli.meta(&image).await? {
+            return Ok(Some((image, meta)));
+        }
+        let Some(name) = self.recorded_name(cli, &pool, id.uuid).await? else { return Ok(None) };
+        let image = cli.image(&pool, &name);
+        Ok(cli.meta(&image).await?.map(|meta| (image, meta)))
+    }
+
+    /// A name that no id can tell is written down before the image is made, where ceph-csi looks too.
+    async fn record_name(&self, cli: &Cli<'_>, image: &Image, uuid: Uuid, request_name: &str) -> Result<()> {
+        let object = journal_object(uuid);
+        match self.recorded_name(cli, &image.pool, uuid).await? {
+            Some(name) if name == image.name => return Ok(()),
+            Some(name) => {
+                return Err(Error::Conflict(format!(
+                    "volume {request_name:?} exists already, as image {name:?}"
+                )));
+            }
+            None => {}
+        }
+        cli.omap_set(&image.pool, &object, "csi.volname", request_name).await?;
+        cli.omap_set(&image.pool, &object, "csi.imagename", &image.name).await
+    }
+
+    async fn recorded_name(&self, cli: &Cli<'_>, pool: &str, uuid: Uuid) -> Result<Option<String>> {
+        let name = cli.omap_get(pool, &journal_object(uuid), "csi.imagename").await?;
+        Ok(name.map(|name| String::from_utf8_lossy(&name).into_owned()))
+    }
+}
+
+fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
+    let size = request.size.choose(GRANULE)?;
+    let most = plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE).saturating_mul(MAX_OBJECTS);
+    if size > most {
+        return Err(Error::OutOfRange(format!(
+            "{size} bytes: an image of this object size holds at most {most}"
+        )));
+    }
+    Ok(size)
+}
+
+/// Features that follow from other parameters (stripeUnit, dataPool).
+const IMPLIED: &[&str] = &["striping", "data-pool"];
+
+fn image_name(plan: &Plan, id: &VolumeId) -> String {
+    plan.prefix.as_ref().map_or_else(|| id.default_image(), |prefix| format!("{prefix}{}", id.uuid))
+}
+
+fn import_options(plan: &Plan) -> Vec<String> {
+    let mut options: Vec<String> =
+        plan.features.iter().map(|feature| format!("--image-feature={feature}")).collect();
+    options.extend(plan.data_pool.iter().map(|pool| format!("--data-pool={pool}")));
+    options.extend(plan.object_size.iter().map(|size| format!("--object-size={size}")));
+    if let Some((unit, count)) = plan.striping {
+        options.extend([format!("--stripe-unit={unit}"), format!("--stripe-count={count}")]);
+    }
+    options
+}
+
+fn volume_context(plan: Plan, image: &Image) -> super::Parameters {
+    let mut context = plan.context;
+    context.insert("journalPool".to_owned(), image.pool.clone());
+    context.insert("imageName".to_owned(), image.name.clone());
+    if !image.namespace.is_empty() {
+        context.insert("radosNamespace".to_owned(), image.namespace.clone());
+    }
+    context
+}
+
+fn not_found(id: &VolumeId, image: &impl std::fmt::Display) -> Error {
+    Error::NotFound(format!("volume {id} does not exist: no image {image}"))
+}
+
+/// librbd's object that maps an image's name to its id; the first that comes into being, and of one size for ever.
+fn id_object(image: &Image) -> String {
+    format!("rbd_id.{}", image.name)
+}
+
+/// ceph-csi's journal entry of a volume.
+fn journal_object(uuid: Uuid) -> String {
+    format!("csi.volume.{uuid}")
+}

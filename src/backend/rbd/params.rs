@@ -1,0 +1,323 @@
+//! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
+
+use crate::backend::{CreateVolume, Parameters};
+use crate::error::{Error, Result};
+use crate::id::is_cluster_id;
+
+use super::meta;
+
+/// What CreateVolume is asked to make, apart from its size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) cluster: String,
+    pub(super) pool: String,
+    pub(super) data_pool: Option<String>,
+    /// Empty: ceph-csi's `csi-vol-`.
+    pub(super) prefix: Option<String>,
+    pub(super) features: Vec<String>,
+    /// Bytes and count.
+    pub(super) striping: Option<(u64, u64)>,
+    /// Bytes.
+    pub(super) object_size: Option<u64>,
+    /// Image metadata that tells people whose image it is.
+    pub(super) labels: Vec<(String, String)>,
+    /// What the node gets back as volume context.
+    pub(super) context: Parameters,
+}
+
+const BUILT: &[&str] = &[
+    "clusterID",
+    "pool",
+    "dataPool",
+    "volumeNamePrefix",
+    "imageFeatures",
+    "stripeUnit",
+    "stripeCount",
+    "objectSize",
+    "mkfsOptions",
+    "mounter",
+    "tryOtherMounters",
+    "encrypted",
+];
+
+const UNBUILT: &[&str] = &[
+    "BaseReadBytesPerSecond",
+    "BaseReadIops",
+    "BaseWriteBytesPerSecond",
+    "BaseWriteIops",
+    "baseVolSizeBytes",
+    "cephLogDir",
+    "cephLogStrategy",
+    "encryptionCipher",
+    "encryptionKMSID",
+    "encryptionKeySize",
+    "encryptionSectorSize",
+    "encryptionType",
+    "integrityMode",
+    "mapOptions",
+    "topologyConstrainedPools",
+    "unmapOptions",
+];
+
+/// Names that old examples carry and that ceph-csi ignored.
+const IGNORED: &[&str] = &[
+    "imageFormat",
+    "thickProvision",
+    "multiNodeWritable",
+    "fsType",
+    "adminid",
+    "userid",
+    "csiNodePublishSecretName",
+];
+
+/// Names of the CO: secrets, the filesystem, and whose claim it is.
+const RESERVED: &str = "csi.storage.k8s.io/";
+const LABELS: &[&str] =
+    &["csi.storage.k8s.io/pv/name", "csi.storage.k8s.io/pvc/name", "csi.storage.k8s.io/pvc/namespace"];
+
+/// What a Ceph cluster enables by default and krbd can map since Linux 5.3; fast-diff also makes the proof that an
+/// image is empty instant.
+const DEFAULT_FEATURES: &[&str] = &["layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten"];
+/// Each feature and the one that it needs.
+const FEATURES: &[(&str, Option<&str>)] = &[
+    ("layering", None),
+    ("exclusive-lock", None),
+    ("object-map", Some("exclusive-lock")),
+    ("fast-diff", Some("object-map")),
+    ("deep-flatten", None),
+];
+
+impl Plan {
+    pub(super) fn parse(request: &CreateVolume, cluster_name: &str) -> Result<Self> {
+        let parameters = &request.parameters;
+        parameters.iter().try_for_each(|(name, value)| known(name, value))?;
+        let mut labels: Vec<_> = parameters
+            .iter()
+            .filter(|(name, _)| LABELS.contains(&name.as_str()))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        if !cluster_name.is_empty() {
+            labels.push((meta::CLUSTER_NAME.to_owned(), cluster_name.to_owned()));
+        }
+        let context = parameters.iter().filter(|(name, _)| !name.starts_with(RESERVED));
+        Ok(Self {
+            cluster: cluster_id(parameters)?,
+            pool: plain(parameters, "pool")?.ok_or_else(|| missing("pool"))?,
+            data_pool: plain(parameters, "dataPool")?,
+            prefix: plain(parameters, "volumeNamePrefix")?,
+            features: features(parameters.get("imageFeatures"))?,
+            striping: striping(parameters)?,
+            object_size: object_size(parameters)?,
+            labels,
+            context: context.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        })
+    }
+}
+
+/// Refuses a name that we do not know or have not built, and a value that asks for what is not built.
+fn known(name: &str, value: &str) -> Result<()> {
+    let refuse = |what: &str| Err(Error::Invalid(format!("StorageClass parameter {name}={value:?}: {what}")));
+    match (name, value) {
+        ("encrypted" | "tryOtherMounters", "false" | "") | ("mounter", "rbd" | "krbd" | "") => Ok(()),
+        ("encrypted" | "mounter" | "tryOtherMounters", _) => {
+            refuse("not built in this version of the driver: leave it out")
+        }
+        _ if BUILT.contains(&name) || name.starts_with(RESERVED) => Ok(()),
+        _ if UNBUILT.contains(&name) => refuse("not built in this version of the driver: leave it out"),
+        _ if IGNORED.contains(&name) => {
+            tracing::warn!(name, value, "this StorageClass parameter has no meaning and is ignored");
+            Ok(())
+        }
+        _ => refuse(&format!("unknown; did you mean {:?}?", nearest(name))),
+    }
+}
+
+fn nearest(name: &str) -> &'static str {
+    let names = BUILT.iter().chain(UNBUILT);
+    names
+        .min_by_key(|known| distance(&name.to_lowercase(), &known.to_lowercase()))
+        .copied()
+        .unwrap_or_default()
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.chars().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+fn missing(name: &str) -> Error {
+    Error::Invalid(format!(
+        "StorageClass parameter {name} is missing: the driver cannot know where to make the volume"
+    ))
+}
+
+fn cluster_id(parameters: &Parameters) -> Result<String> {
+    let id = parameters.get("clusterID").filter(|id| !id.is_empty()).ok_or_else(|| missing("clusterID"))?;
+    if !is_cluster_id(id) {
+        let rule = "1 to 36 letters, digits, '-' and '_'";
+        return Err(Error::Invalid(format!(
+            "StorageClass parameter clusterID={id:?}: a cluster id is {rule}"
+        )));
+    }
+    Ok(id.clone())
+}
+
+/// A name that becomes part of an image spec (`pool/namespace/image@snapshot`) or of an argument. Present but empty
+/// is a mistake, as it is for ceph-csi.
+fn plain(parameters: &Parameters, name: &str) -> Result<Option<String>> {
+    let Some(value) = parameters.get(name) else { return Ok(None) };
+    check_plain(name, value)?;
+    Ok(Some(value.clone()))
+}
+
+/// Refuses what would be read as something else in an image spec or a command line.
+pub(super) fn check_plain(name: &str, value: &str) -> Result<()> {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | '@' | '\\');
+    if value.is_empty() || value.len() > 128 || value.starts_with(['-', '.']) || value.contains(odd) {
+        let rule = "1 to 128 bytes without space, '/', '@' or '\\', and no '-' or '.' in front";
+        return Err(Error::Invalid(format!("{name}={value:?}: a name here is {rule}")));
+    }
+    Ok(())
+}
+
+fn features(given: Option<&String>) -> Result<Vec<String>> {
+    let Some(given) = given else {
+        return Ok(DEFAULT_FEATURES.iter().map(|&name| name.to_owned()).collect());
+    };
+    let names: Vec<&str> = given.split(',').map(str::trim).collect();
+    for name in &names {
+        let refuse = |what: String| {
+            Err(Error::Invalid(format!("StorageClass parameter imageFeatures={given:?}: {what}")))
+        };
+        match FEATURES.iter().find(|(known, _)| known == name) {
+            None if *name == "journaling" => {
+                return refuse("journaling needs rbd-nbd, which is not built in this version".to_owned());
+            }
+            None => {
+                return refuse(format!(
+                    "{name:?} is none of {:?}",
+                    FEATURES.iter().map(|(name, _)| name).collect::<Vec<_>>()
+                ));
+            }
+            Some((_, Some(needs))) if !names.contains(needs) => {
+                return refuse(format!("{name} needs {needs}: add it"));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(names.into_iter().map(str::to_owned).collect())
+}
+
+fn striping(parameters: &Parameters) -> Result<Option<(u64, u64)>> {
+    match (number(parameters, "stripeUnit")?, number(parameters, "stripeCount")?) {
+        (None, None) => Ok(None),
+        (Some(unit), Some(count)) => Ok(Some((unit, count))),
+        _ => Err(Error::Invalid(
+            "StorageClass parameters stripeUnit and stripeCount go together: give both or none".to_owned(),
+        )),
+    }
+}
+
+/// librbd takes 4 KiB to 32 MiB, a power of two.
+fn object_size(parameters: &Parameters) -> Result<Option<u64>> {
+    let size = number(parameters, "objectSize")?;
+    match size {
+        Some(size) if !size.is_power_of_two() || !(1 << 12..=1 << 25).contains(&size) => {
+            Err(Error::Invalid(format!(
+                "StorageClass parameter objectSize={size}: it is a power of two from 4096 to 33554432 bytes"
+            )))
+        }
+        size => Ok(size),
+    }
+}
+
+fn number(parameters: &Parameters, name: &str) -> Result<Option<u64>> {
+    let Some(value) = parameters.get(name) else { return Ok(None) };
+    let number = value.parse::<u64>().ok().filter(|number| *number > 0);
+    number.map(Some).ok_or_else(|| {
+        Error::Invalid(format!("StorageClass parameter {name}={value:?}: it is a whole number above 0"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::SizeRange;
+    use crate::cluster::Secrets;
+
+    fn check(pairs: &[(&str, &str)]) -> Result<Plan, String> {
+        let base = [("clusterID", "c"), ("pool", "p")];
+        let parameters =
+            base.iter().chain(pairs).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let size = SizeRange { required: 1, limit: None };
+        let request = CreateVolume { name: "n".to_owned(), size, parameters, secrets: Secrets::default() };
+        Plan::parse(&request, "k8s").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_context_keeps_all_but_the_names_of_the_co() {
+        let plan = check(&[("csi.storage.k8s.io/pv/name", "pv"), ("csi.storage.k8s.io/fstype", "xfs")])
+            .expect("a plan");
+        assert_eq!(plan.context.keys().collect::<Vec<_>>(), ["clusterID", "pool"]);
+        let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(
+            plan.labels,
+            [label("csi.storage.k8s.io/pv/name", "pv"), label(meta::CLUSTER_NAME, "k8s")]
+        );
+    }
+
+    #[test]
+    fn a_misspelt_parameter_is_refused_with_the_nearest_known() {
+        let error = check(&[("imageFeature", "layering")]).expect_err("unknown");
+        assert!(error.contains("imageFeature") && error.contains("\"imageFeatures\""), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_silently_ignored() {
+        let asked = [
+            ("encrypted", "true"),
+            ("mounter", "rbd-nbd"),
+            ("mapOptions", "x"),
+            ("topologyConstrainedPools", "[]"),
+        ];
+        for (name, value) in asked {
+            assert!(
+                check(&[(name, value)]).is_err_and(|error| error.contains("not built")),
+                "{name} was taken"
+            );
+        }
+        assert!(check(&[("encrypted", "false"), ("mounter", "rbd"), ("imageFormat", "2")]).is_ok());
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_refused() {
+        let wrong = [
+            ("pool", "-p"),
+            ("pool", "a/b"),
+            ("pool", "a@b"),
+            ("pool", ""),
+            ("pool", "a b"),
+            ("dataPool", ""),
+            ("volumeNamePrefix", ""),
+            ("imageFeatures", ""),
+            ("imageFeatures", "fast-diff"),
+            ("imageFeatures", "journaling"),
+            ("stripeUnit", "4096"),
+            ("objectSize", "5000"),
+            ("objectSize", "x"),
+            ("clusterID", "../x"),
+        ];
+        for (name, value) in wrong {
+            assert!(check(&[(name, value)]).is_err(), "{name}={value:?} was taken");
+        }
+    }
+}

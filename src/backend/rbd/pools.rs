@@ -1,0 +1,70 @@
+//! Pool ids and names, asked once for each cluster: `rados df` takes 40 ms where `ceph` takes ten times that.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::id::Pool;
+
+use super::cli::Cli;
+
+#[derive(Default)]
+pub(super) struct Pools {
+    /// By cluster id.
+    known: Mutex<HashMap<String, BTreeMap<u64, String>>>,
+}
+
+impl Pools {
+    pub(super) async fn id(&self, cli: &Cli<'_>, name: &str) -> Result<u64> {
+        let find =
+            |pools: &BTreeMap<u64, String>| pools.iter().find(|(_, known)| *known == name).map(|(id, _)| *id);
+        if let Some(id) = self.known(cli).as_ref().and_then(find) {
+            return Ok(id);
+        }
+        let pools = self.refresh(cli).await?;
+        find(&pools).ok_or_else(|| absent(&format!("{name:?}"), cli, &pools))
+    }
+
+    pub(super) async fn name(&self, cli: &Cli<'_>, pool: &Pool) -> Result<String> {
+        let id = match pool {
+            Pool::Name(name) => return Ok(name.clone()),
+            Pool::Id(id) => id,
+        };
+        if let Some(name) = self.known(cli).and_then(|pools| pools.get(id).cloned()) {
+            return Ok(name);
+        }
+        let pools = self.refresh(cli).await?;
+        pools.get(id).cloned().ok_or_else(|| absent(&format!("number {id}"), cli, &pools))
+    }
+
+    /// Whether the cluster says, now, that the pool still has this name: without that, "not there" proves nothing.
+    pub(super) async fn prove(&self, cli: &Cli<'_>, pool: &Pool, name: &str) -> Result<()> {
+        let pools = self.refresh(cli).await?;
+        let same = match pool {
+            Pool::Name(name) => pools.values().any(|known| known == name),
+            Pool::Id(id) => pools.get(id).is_some_and(|known| known == name),
+        };
+        if same { Ok(()) } else { Err(absent(&format!("{name:?} ({pool:?})"), cli, &pools)) }
+    }
+
+    async fn refresh(&self, cli: &Cli<'_>) -> Result<BTreeMap<u64, String>> {
+        let pools = cli.pools().await?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(cli.access.cluster.clone(), pools.clone());
+        Ok(pools)
+    }
+
+    fn known(&self, cli: &Cli<'_>) -> Option<BTreeMap<u64, String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&cli.access.cluster).cloned()
+    }
+}
+
+/// Not `Invalid`: the pool may be made at any time, and the sidecars slow down for what they take for infeasible.
+fn absent(pool: &str, cli: &Cli<'_>, pools: &BTreeMap<u64, String>) -> Error {
+    let names: Vec<&String> = pools.values().collect();
+    Error::Precondition(format!(
+        "pool {pool} is not in cluster {:?}, which has {names:?}: create it (ceph osd pool create, rbd pool init) or \
+         mend the StorageClass",
+        cli.access.cluster
+    ))
+}

@@ -1,0 +1,72 @@
+//! ControllerPublishVolume and ControllerUnpublishVolume: which node was given a volume, kept on the image itself.
+
+use crate::backend::Publish;
+use crate::cluster::Secrets;
+use crate::error::{Error, Result};
+use crate::id::VolumeId;
+
+use super::meta::{self, Published};
+use super::{Rbd, not_found};
+
+impl Rbd {
+    pub(super) async fn publish_volume(&self, request: &Publish) -> Result<()> {
+        let id = &request.id;
+        let access = self.clusters.access(&id.cluster, &request.secrets)?;
+        let cli = self.cli(&access);
+        let (image, meta) =
+            self.find_meta(&cli, id).await?.ok_or_else(|| not_found(id, &id.default_image()))?;
+        let wanted = published(request);
+        let others = meta::published(&meta, id.uuid);
+        let clash = |other: &&Published| {
+            other.node != request.node
+                && !(other.multi_node && wanted.multi_node)
+                && !(other.read_only && wanted.read_only)
+        };
+        if let Some(other) = others.iter().find(clash) {
+            return Err(Error::Precondition(format!(
+                "volume {id} is published on node {:?}: it has to leave there first",
+                other.node
+            )));
+        }
+        if others.contains(&wanted) {
+            return Ok(());
+        }
+        cli.set_meta(&image, &wanted.key(), &wanted.value(id.uuid)).await
+    }
+
+    pub(super) async fn unpublish_volume(
+        &self,
+        id: &VolumeId,
+        node: Option<&str>,
+        secrets: &Secrets,
+    ) -> Result<()> {
+        let access = self.clusters.access(&id.cluster, secrets)?;
+        let cli = self.cli(&access);
+        let Some((image, meta)) = self.find_meta(&cli, id).await? else { return Ok(()) };
+        let volume = id.to_string();
+        let of_node = |other: &str| node.is_none_or(|node| node == other);
+        let clients: Vec<_> =
+            meta::clients(&meta, &volume).into_iter().filter(|(node, _)| of_node(node)).collect();
+        let watchers =
+            if clients.is_empty() { None } else { cli.watchers(&image).await? }.unwrap_or_default();
+        let held =
+            clients.iter().find(|(_, address)| watchers.iter().any(|watcher| watcher.address == *address));
+        if let Some((node, address)) = held {
+            return Err(Error::Precondition(format!(
+                "volume {id} is still mapped on node {node:?} (client {address}): unstage it there, or shut the node down"
+            )));
+        }
+        for (node, _) in clients {
+            cli.remove_meta(&image, &meta::client_key(&volume, node)).await?;
+        }
+        for record in meta::published(&meta, id.uuid).into_iter().filter(|record| of_node(&record.node)) {
+            cli.remove_meta(&image, &record.key()).await?;
+        }
+        Ok(())
+    }
+}
+
+fn published(request: &Publish) -> Published {
+    let (read_only, multi_node) = (request.mode.read_only(), request.mode.multi_node());
+    Published { node: request.node.clone(), read_only, multi_node }
+}

@@ -1,0 +1,193 @@
+//! config.json (clusterID to monitors, in ceph-csi's format) and secrets, made into what a command needs to reach a
+//! cluster. The key itself lives in memory only.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+/// The secrets of a request. No `Debug`, no `Display`: they cannot be printed.
+#[derive(Clone, Default)]
+pub(crate) struct Secrets(BTreeMap<String, String>);
+
+impl Secrets {
+    pub(crate) fn new(values: BTreeMap<String, String>) -> Self {
+        Self(values)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// User and key: `userID`/`userKey`, the older `adminID`/`adminKey`, or the in-tree `adminId`/`key`.
+    fn credential(&self) -> Result<(&str, &str)> {
+        let get = |key: &str| self.0.get(key).map(String::as_str).filter(|value| !value.is_empty());
+        [("userID", "userKey"), ("adminID", "adminKey"), ("adminId", "key")]
+            .iter()
+            .find_map(|(user, key)| get(user).zip(get(key)))
+            .ok_or_else(|| {
+                Error::Invalid(
+                    "the request carries no credential: its secret needs userID and userKey (name the secret in the \
+                     StorageClass: csi.storage.k8s.io/<operation>-secret-name and -namespace)"
+                        .to_owned(),
+                )
+            })
+    }
+}
+
+/// Where the clusters are described. The file is read anew each time: a changed `ConfigMap` counts at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Clusters {
+    path: PathBuf,
+}
+
+/// One entry of config.json.
+#[derive(Debug, Clone, Deserialize)]
+struct Entry {
+    #[serde(rename = "clusterID")]
+    id: String,
+    #[serde(default)]
+    monitors: Vec<String>,
+    #[serde(default)]
+    rbd: Rbd,
+    /// Where releases of ceph-csi before 3.11 had it.
+    #[serde(default, rename = "radosNamespace")]
+    rados_namespace: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Rbd {
+    #[serde(default, rename = "radosNamespace")]
+    rados_namespace: String,
+    #[serde(default, rename = "mirrorDaemonCount")]
+    mirror_daemons: usize,
+    #[serde(default, rename = "netNamespaceFilePath")]
+    net_namespace: String,
+}
+
+/// A cluster, and who we are on it: enough for any command.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub(crate) cluster: String,
+    pub(crate) monitors: String,
+    pub(crate) namespace: String,
+    /// Watchers that rbd-mirror holds on each image.
+    pub(crate) mirror_daemons: usize,
+    pub(crate) user: String,
+    key: Arc<File>,
+}
+
+impl Access {
+    /// A path under which a child of ours reads the key; it names a memfd, so nothing is on disk.
+    pub(crate) fn key_file(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.key.as_raw_fd())
+    }
+}
+
+impl Clusters {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Fails with `Precondition` where the cluster is not described: that may be mended in the file at any time.
+    pub(crate) fn access(&self, cluster: &str, secrets: &Secrets) -> Result<Access> {
+        let (user, key) = secrets.credential()?;
+        let entry = self.entry(cluster)?;
+        if !entry.rbd.net_namespace.is_empty() {
+            return Err(Error::Precondition(format!(
+                "cluster {cluster:?} sets netNamespaceFilePath in {}, which this version does not support: run the \
+                 node plugin with hostNetwork instead",
+                self.path.display()
+            )));
+        }
+        let newer = Some(entry.rbd.rados_namespace).filter(|namespace| !namespace.is_empty());
+        Ok(Access {
+            cluster: entry.id,
+            monitors: entry.monitors.join(","),
+            namespace: newer.unwrap_or(entry.rados_namespace),
+            mirror_daemons: entry.rbd.mirror_daemons,
+            user: user.to_owned(),
+            key: Arc::new(keep_in_memory(key)?),
+        })
+    }
+
+    fn entry(&self, cluster: &str) -> Result<Entry> {
+        let path = self.path.display();
+        let text = std::fs::read_to_string(&self.path).map_err(|error| {
+            Error::Precondition(format!("the cluster configuration {path} cannot be read: {error}"))
+        })?;
+        let entries: Vec<Entry> = serde_json::from_str(&text).map_err(|error| {
+            Error::Precondition(format!("the cluster configuration {path} is not valid: {error}"))
+        })?;
+        let known: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
+        let entry = entries.into_iter().find(|entry| entry.id == cluster).ok_or_else(|| {
+            Error::Precondition(format!(
+                "clusterID {cluster:?} is not in {path}, which has {known:?}: add it there"
+            ))
+        })?;
+        if entry.monitors.is_empty() {
+            return Err(Error::Precondition(format!(
+                "cluster {cluster:?} has no monitors in {path}: add them there"
+            )));
+        }
+        Ok(entry)
+    }
+}
+
+fn keep_in_memory(key: &str) -> Result<File> {
+    let descriptor = memfd_create("key", MFdFlags::MFD_CLOEXEC)
+        .map_err(|error| Error::internal("keeping the key in memory", error))?;
+    let mut file = File::from(descriptor);
+    file.write_all(key.trim().as_bytes())
+        .map_err(|error| Error::internal("keeping the key in memory", error))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(pairs: &[(&str, &str)]) -> Secrets {
+        Secrets::new(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    }
+
+    fn check(config: &str, cluster: &str) -> Result<Access> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), config).expect("written");
+        Clusters::new(file.path().into())
+            .access(cluster, &secrets(&[("userID", "u"), ("userKey", "c2VjcmV0")]))
+    }
+
+    #[test]
+    fn ceph_csi_s_configuration_is_read() {
+        let config = r#"[{"clusterID":"a","monitors":["1.2.3.4:6789","[::1]:3300"],
+            "cephFS":{"subvolumeGroup":"g"},"rbd":{"radosNamespace":"ns","mirrorDaemonCount":2}}]"#;
+        let access = check(config, "a").expect("access");
+        assert_eq!((access.monitors.as_str(), access.namespace.as_str()), ("1.2.3.4:6789,[::1]:3300", "ns"));
+        assert_eq!(access.mirror_daemons, 2);
+        assert_eq!(std::fs::read_to_string(access.key_file()).expect("the key"), "c2VjcmV0");
+    }
+
+    #[test]
+    fn an_unknown_cluster_is_named_with_the_known_ones() {
+        let error = check(r#"[{"clusterID":"a","monitors":["m"]}]"#, "b").err().expect("an error");
+        assert!(
+            matches!(&error, Error::Precondition(text) if text.contains("\"b\"") && text.contains("[\"a\"]"))
+        );
+    }
+
+    #[test]
+    fn all_three_spellings_of_a_credential_are_read() {
+        for pair in [("userID", "userKey"), ("adminID", "adminKey"), ("adminId", "key")] {
+            assert_eq!(secrets(&[(pair.0, "u"), (pair.1, "k")]).credential().expect("read"), ("u", "k"));
+        }
+        assert!(secrets(&[("userID", "u")]).credential().is_err());
+    }
+}

@@ -1,0 +1,331 @@
+//! Every flag and variable of the driver in one place, spelt as ceph-csi spells them. Nothing else reads either.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{ArgAction, CommandFactory as _, Parser, ValueEnum};
+
+/// What the program serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Type {
+    /// The controller and the node service, narrowed by --controllerserver or --nodeserver
+    Rbd,
+    /// The controller service alone (with no --endpoint: ceph-csi's omap generator container, which idles)
+    Controller,
+    /// The node service alone
+    Node,
+}
+
+/// Flags of ceph-csi that have no meaning here, and whether they are switches: each is accepted with one warning, so
+/// that its manifests work.
+const IGNORED: &[(&str, Switch)] = &[
+    ("alsologtostderr", Switch(true)),
+    ("automaxprocs", Switch(true)),
+    ("csi-addons-endpoint", Switch(false)),
+    ("drivernamespace", Switch(false)),
+    ("enableprofiling", Switch(true)),
+    ("feature-gates", Switch(false)),
+    ("forcecephkernelclient", Switch(true)),
+    ("fusemountoptions", Switch(false)),
+    ("kernelmountoptions", Switch(false)),
+    ("log_file", Switch(false)),
+    ("logslowopinterval", Switch(false)),
+    ("logtostderr", Switch(true)),
+    ("maxsnapshotsonimage", Switch(false)),
+    ("metricspath", Switch(false)),
+    ("metricsport", Switch(false)),
+    ("minsnapshotsonimage", Switch(false)),
+    ("pidlimit", Switch(false)),
+    ("pluginpath", Switch(false)),
+    ("polltime", Switch(false)),
+    ("radosnamespacecephfs", Switch(false)),
+    ("rbdhardmaxclonedepth", Switch(false)),
+    ("rbdsoftmaxclonedepth", Switch(false)),
+    ("setmetadata", Switch(true)),
+    ("skipforceflatten", Switch(true)),
+    ("stagingpath", Switch(false)),
+    ("timeout", Switch(false)),
+];
+
+/// Flags of ceph-csi whose meaning is not built yet: refused unless they are switched off, never ignored.
+const UNBUILT: &[(&str, Switch)] = &[
+    ("crush-location-labels", Switch(false)),
+    ("domainlabels", Switch(false)),
+    ("enable-fencing", Switch(true)),
+    ("enable-read-affinity", Switch(true)),
+];
+
+/// A switch takes its value, if any, behind `=`; another flag takes the next word too.
+#[derive(Clone, Copy)]
+struct Switch(bool);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// CSI driver for Ceph RBD.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "ceph-rbd-csi", version, disable_version_flag = true)]
+#[command(next_line_help = false, term_width = 110)]
+pub(crate) struct Flags {
+    /// What to serve
+    #[arg(long = "type", value_enum)]
+    kind: Type,
+    /// CSI socket: unix:///path, unix:/path, a bare path, or tcp://host:port [default: unix:///tmp/csi.sock]
+    #[arg(long, env = "CSI_ENDPOINT")]
+    endpoint: Option<String>,
+    /// Name of the driver [default: rbd.csi.ceph.com]
+    #[arg(long, default_value = "", hide_default_value = true)]
+    drivername: String,
+    /// Name of this node, unique in the cluster; the node service needs it
+    #[arg(long, env = "NODE_ID", default_value = "", hide_default_value = true)]
+    nodeid: String,
+    /// With --type=rbd: serve the controller service
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    controllerserver: bool,
+    /// With --type=rbd: serve the node service
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    nodeserver: bool,
+    /// Cluster configuration: clusterID to monitors, in ceph-csi's format
+    #[arg(long, default_value = "/etc/ceph-csi-config/config.json")]
+    config: PathBuf,
+    /// Tells several drivers on one Ceph cluster apart; part of every derived image name
+    #[arg(long, default_value = "default")]
+    instanceid: String,
+    /// Name of the container cluster, written to the metadata of each image
+    #[arg(long, default_value = "", hide_default_value = true)]
+    clustername: String,
+    /// How many rbd processes run at once (each takes some 35 MB); the rest queue
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
+    max_rbd_processes: u16,
+    /// Deadline of one command (rbd, rados, mkfs, mount); long removals have one on progress
+    #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
+    command_timeout: Duration,
+    /// How long SIGTERM waits for the operations in flight
+    #[arg(long, default_value = "25s", value_parser = humantime::parse_duration)]
+    grace: Duration,
+    /// Log lines for people or for machines
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+    /// Verbosity, klog's scale: 0 to 3 info, 4 and 5 debug (each command), 6 and more trace
+    #[arg(short, long = "v", default_value_t = 0)]
+    v: u8,
+    /// Print the version
+    #[arg(long, action = ArgAction::Version)]
+    version: Option<bool>,
+}
+
+/// Where the service listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Unix(PathBuf),
+    Tcp(String),
+}
+
+/// The flags, checked: what every other module may rely on.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// None: the omap generator container of ceph-csi, which idles.
+    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) controller: bool,
+    pub(crate) node: bool,
+    pub(crate) driver_name: String,
+    pub(crate) node_id: String,
+    pub(crate) clusters: PathBuf,
+    pub(crate) instance_id: String,
+    pub(crate) cluster_name: String,
+    pub(crate) max_rbd_processes: usize,
+    pub(crate) command_timeout: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) log_format: LogFormat,
+    pub(crate) verbosity: u8,
+    /// One line for each flag that is accepted and does nothing.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads the command line; a mistake ends the program with clap's message and code 2.
+    pub(crate) fn from_args() -> Self {
+        Self::parse(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn parse(args: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let invalid = |message| Flags::command().error(ErrorKind::ValueValidation, message);
+        let (args, warnings) = without_ignored(args.map(go_spelling)).map_err(invalid)?;
+        Flags::try_parse_from(args)?.validate(warnings).map_err(invalid)
+    }
+
+    pub(crate) fn serves_both(&self) -> bool {
+        self.controller && self.node
+    }
+}
+
+impl Flags {
+    fn validate(self, warnings: Vec<String>) -> Result<Config, String> {
+        let (controller, node) = self.services()?;
+        let endpoint = self.endpoint.as_deref().filter(|text| !text.is_empty());
+        let idle = self.kind == Type::Controller && endpoint.is_none();
+        let endpoint =
+            if idle { None } else { Some(parse_endpoint(endpoint.unwrap_or("unix:///tmp/csi.sock"))?) };
+        if node && !idle && (self.nodeid.is_empty() || self.nodeid.len() > 192) {
+            return Err(format!(
+                "--nodeid={:?}: the node service needs a node name of 1 to 192 bytes",
+                self.nodeid
+            ));
+        }
+        if self.nodeid.contains('/') {
+            return Err(format!("--nodeid={:?}: a node name holds no '/'", self.nodeid));
+        }
+        if self.command_timeout < Duration::from_secs(4) {
+            return Err("--command-timeout: give a command at least 4s".to_owned());
+        }
+        Ok(Config {
+            endpoint,
+            controller,
+            node,
+            driver_name: driver_name(&self.drivername)?,
+            node_id: self.nodeid,
+            clusters: self.config,
+            instance_id: self.instanceid,
+            cluster_name: self.clustername,
+            max_rbd_processes: self.max_rbd_processes.into(),
+            command_timeout: self.command_timeout,
+            grace: self.grace,
+            log_format: self.log_format,
+            verbosity: self.v,
+            warnings,
+        })
+    }
+
+    /// Which services to serve; none asked for means both.
+    fn services(&self) -> Result<(bool, bool), String> {
+        let (controller, node) = match self.kind {
+            Type::Rbd => (self.controllerserver, self.nodeserver),
+            Type::Controller if self.nodeserver => {
+                return Err("--type=controller excludes --nodeserver".to_owned());
+            }
+            Type::Node if self.controllerserver => {
+                return Err("--type=node excludes --controllerserver".to_owned());
+            }
+            Type::Controller => (true, false),
+            Type::Node => (false, true),
+        };
+        Ok(if controller || node { (controller, node) } else { (true, true) })
+    }
+}
+
+/// Takes the ignored flags of ceph-csi out of the arguments, with a warning for each.
+fn without_ignored(args: impl Iterator<Item = OsString>) -> Result<(Vec<OsString>, Vec<String>), String> {
+    let (mut kept, mut warnings, mut args) = (Vec::new(), Vec::new(), args);
+    while let Some(arg) = args.next() {
+        let text = arg.to_str().and_then(|text| text.strip_prefix("--")).unwrap_or_default();
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        if let Some((_, Switch(switch))) = IGNORED.iter().find(|(ignored, _)| *ignored == name) {
+            warnings.push(format!("--{name} has no meaning in this driver and is ignored"));
+            (!switch && value.is_none()).then(|| args.next());
+        } else if let Some((_, Switch(switch))) = UNBUILT.iter().find(|(unbuilt, _)| *unbuilt == name) {
+            if !(*switch && value == Some("false")) {
+                return Err(format!("--{name} is not built in this version: leave it out"));
+            }
+        } else {
+            kept.push(arg);
+        }
+    }
+    Ok((kept, warnings))
+}
+
+/// Go's `flag` takes one dash or two, clap's long flags two: `-nodeid=x` becomes `--nodeid=x`.
+fn go_spelling(arg: OsString) -> OsString {
+    let Some(text) = arg.to_str() else { return arg };
+    let name = text.strip_prefix('-').unwrap_or_default();
+    let single = !name.starts_with('-') && name.split('=').next().is_some_and(|name| name.len() > 1);
+    let verbosity = name.starts_with("v=");
+    if (single || verbosity) && name.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return format!("--{name}").into();
+    }
+    arg
+}
+
+fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
+    if let Some(address) = text.strip_prefix("tcp://") {
+        return Ok(Endpoint::Tcp(address.to_owned()));
+    }
+    let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
+    if !path.starts_with('/') {
+        return Err(format!("--endpoint={text}: use unix:///path, unix:/path, /path or tcp://host:port"));
+    }
+    Ok(Endpoint::Unix(path.into()))
+}
+
+/// GetPluginInfo's rule: at most 63 characters, letters and digits at the ends, dashes and dots between.
+fn driver_name(text: &str) -> Result<String, String> {
+    let name = if text.is_empty() { "rbd.csi.ceph.com" } else { text };
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    let ends = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric());
+    if name.len() > 63 || !ends || !name.bytes().all(inner) {
+        return Err(format!(
+            "--drivername={name}: at most 63 letters, digits, '-' and '.', a letter or digit at each end"
+        ));
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(args: &str) -> Result<Config, String> {
+        let args = std::iter::once("ceph-rbd-csi").chain(args.split_whitespace());
+        Config::parse(args.map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn ceph_csi_s_node_manifest_is_understood() {
+        let config = check("--nodeid=n1 --pluginpath=/var/lib/kubelet/plugins --stagingpath=/s/ --type=rbd -nodeserver=true --endpoint=unix:///csi/csi.sock --csi-addons-endpoint=unix:///x -v=5 --drivername=rbd.csi.ceph.com --enableprofiling=false").expect("its flags");
+        assert!(config.node && !config.controller);
+        assert_eq!(config.endpoint, Some(Endpoint::Unix("/csi/csi.sock".into())));
+        assert_eq!(config.verbosity, 5);
+        assert_eq!(config.warnings.len(), 4);
+    }
+
+    #[test]
+    fn no_service_named_means_both() {
+        assert!(check("--type=rbd --nodeid n").expect("both").serves_both());
+    }
+
+    #[test]
+    fn the_omap_generator_container_has_no_endpoint() {
+        assert_eq!(check("--type=controller").expect("idle").endpoint, None);
+    }
+
+    #[test]
+    fn an_endpoint_has_four_spellings() {
+        let unix = Ok(Endpoint::Unix("/a/b".into()));
+        assert_eq!(
+            [parse_endpoint("unix:///a/b"), parse_endpoint("unix:/a/b"), parse_endpoint("/a/b")],
+            [unix.clone(), unix.clone(), unix]
+        );
+        assert_eq!(parse_endpoint("tcp://[::1]:1"), Ok(Endpoint::Tcp("[::1]:1".to_owned())));
+        assert!(parse_endpoint("a/b").is_err());
+    }
+
+    #[test]
+    fn what_is_unknown_or_not_built_is_refused() {
+        for args in [
+            "--type=rbd --nodeid=n --nodeide=n",
+            "--type=rbd",
+            "--type=cephfs",
+            "--type=rbd --nodeid=n --enable-fencing",
+            "--type=rbd --nodeid=a/b",
+            "--type=rbd --nodeid=n --drivername=-x",
+        ] {
+            assert!(check(args).is_err(), "{args} was taken");
+        }
+        assert!(check("--type=rbd --nodeid=n --enable-fencing=false").is_ok());
+    }
+}

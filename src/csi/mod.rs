@@ -1,0 +1,23 @@
+//! The CSI services. gRPC types stop here: `wire` turns them into the driver's own, and back.
+
+mod controller;
+mod identity;
+mod node;
+mod wire;
+
+pub(crate) use controller::Controller;
+pub(crate) use identity::Identity;
+pub(crate) use node::NodeService;
+
+/// What build.rs makes of proto/csi.proto. Messages with secrets have no `Debug`.
+#[expect(
+    clippy::enum_variant_names,
+    clippy::pedantic,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub(crate) mod proto {
+    tonic::include_proto!("csi.v1");
+}

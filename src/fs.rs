@@ -1,0 +1,141 @@
+//! Filesystems on a device: what is there, making one, checking it, how full it is. Whether one may be made is decided
+//! in node/stage.rs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::host::{Cmd, CmdError, Host, Slot};
+
+/// What this driver makes and mounts.
+pub(crate) const SUPPORTED: &[&str] = &["ext4", "xfs"];
+const PREZEROED: &str = "assume_storage_prezeroed";
+/// fsck of a large filesystem takes its time; kubelet's own time-out is 2 minutes and it asks again.
+const CHECK_WITHIN: Duration = Duration::from_secs(1800);
+
+/// What blkid's low-level probe sees on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// No known signature: alone no proof that there is no data.
+    Nothing,
+    Filesystem(String),
+    /// A partition table, LUKS, LVM, swap…
+    Other(String),
+}
+
+/// 2 means nothing found, 8 that two signatures contradict each other; all else is an error.
+pub(crate) async fn probe(host: &dyn Host, device: &Path) -> Result<Content> {
+    let args = ["-p", "-o", "export", &device.to_string_lossy()];
+    match host.run(Cmd::new("blkid", args)).await {
+        Ok(output) => Ok(content(&String::from_utf8_lossy(&output.stdout))),
+        // With a text, 2 means that the device could not be read.
+        Err(error) if error.exit() == Some(2) && error.stderr.is_empty() => Ok(Content::Nothing),
+        Err(error) if error.exit() == Some(8) => {
+            Ok(Content::Other("several signatures that contradict each other".to_owned()))
+        }
+        Err(error) => Err(Error::internal(format!("looking at what is on {}", device.display()), error)),
+    }
+}
+
+fn content(export: &str) -> Content {
+    let value = |key: &str| export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    match (value("USAGE"), value("TYPE"), value("PTTYPE")) {
+        (Some("filesystem"), Some(fs_type), None) => Content::Filesystem(fs_type.to_owned()),
+        (_, Some(other), None) => Content::Other(other.to_owned()),
+        (_, _, Some(table)) => Content::Other(format!("a partition table ({table})")),
+        (_, None, None) => Content::Other(format!("something that blkid calls {export:?}")),
+    }
+}
+
+/// Makes a filesystem. `fresh`: every block of the device is known to read as zeros.
+pub(crate) async fn format(
+    host: &dyn Host,
+    device: &Path,
+    fs_type: &str,
+    options: Option<&str>,
+    fresh: bool,
+) -> Result<()> {
+    let failed = |error| Error::internal(format!("making {fs_type} on {}", device.display()), error);
+    match host.run(mkfs(device, fs_type, options, fresh)).await {
+        // e2fsprogs before 1.47 does not know the option, and has written nothing.
+        Err(error) if knows_no_prezeroed(&error) => {
+            host.run(mkfs(device, fs_type, options, false)).await.map(drop).map_err(failed)
+        }
+        result => result.map(drop).map_err(failed),
+    }
+}
+
+fn knows_no_prezeroed(error: &CmdError) -> bool {
+    error.exit() == Some(1) && error.stderr.contains(PREZEROED)
+}
+
+fn mkfs(device: &Path, fs_type: &str, options: Option<&str>, fresh: bool) -> Cmd {
+    let xfs = fs_type == "xfs";
+    let program = if xfs { "mkfs.xfs" } else { "mkfs.ext4" };
+    let mut args: Vec<String> = match options {
+        Some(options) => options.split(' ').filter(|option| !option.is_empty()).map(str::to_owned).collect(),
+        None if xfs => vec!["-K".to_owned()],
+        None if fresh => vec!["-m0".to_owned(), "-E".to_owned(), format!("nodiscard,{PREZEROED}=1")],
+        None => ["-m0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"].map(str::to_owned).into(),
+    };
+    // What is there was proved to be nothing, or our own half-made work: no question to be asked.
+    args.push(if xfs { "-f" } else { "-F" }.to_owned());
+    args.push(device.to_string_lossy().into_owned());
+    Cmd::new(program, args).slot(Slot::Long).deadline(Duration::from_secs(600))
+}
+
+/// Replays and repairs what can be repaired without a decision. xfs does so itself when it is mounted.
+pub(crate) async fn check(host: &dyn Host, device: &Path, fs_type: &str) -> Result<()> {
+    if fs_type != "ext4" {
+        return Ok(());
+    }
+    let args = ["-p", &device.to_string_lossy()];
+    match host.run(Cmd::new("fsck.ext4", args).slot(Slot::Long).deadline(CHECK_WITHIN)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.exit() == Some(1) => {
+            tracing::warn!(device = %device.display(), "fsck repaired the filesystem: {}", error.stderr);
+            Ok(())
+        }
+        Err(error) if error.exit().is_some_and(|code| code & 4 != 0) => Err(Error::Precondition(format!(
+            "the filesystem on {} has errors that need a decision: run fsck.ext4 by hand ({error})",
+            device.display()
+        ))),
+        Err(error) => Err(Error::internal(format!("checking the filesystem on {}", device.display()), error)),
+    }
+}
+
+/// The options to mount with: xfs refuses a second filesystem of one UUID, which every clone is, without `nouuid`.
+pub(crate) fn mount_options(fs_type: &str, flags: &[String], read_only: bool) -> Vec<String> {
+    let mut options = flags.to_vec();
+    if fs_type == "xfs" && !flags.iter().any(|flag| flag.split(',').any(|flag| flag == "nouuid")) {
+        options.push("nouuid".to_owned());
+    }
+    options.extend(read_only.then(|| "ro".to_owned()));
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_filesystem_is_taken_for_one() {
+        let ext4 = "DEVNAME=/dev/x\nUUID=1\nTYPE=ext4\nUSAGE=filesystem\n";
+        assert_eq!(content(ext4), Content::Filesystem("ext4".to_owned()));
+        assert_eq!(content("TYPE=crypto_LUKS\nUSAGE=crypto\n"), Content::Other("crypto_LUKS".to_owned()));
+        assert!(matches!(content("PTTYPE=gpt\n"), Content::Other(_)));
+        assert!(matches!(content(""), Content::Other(_)));
+    }
+
+    #[test]
+    fn mkfs_options_of_the_user_replace_the_defaults() {
+        assert_eq!(mkfs(Path::new("/d"), "ext4", Some("-b 1024"), true).args, ["-b", "1024", "-F", "/d"]);
+        assert_eq!(mkfs(Path::new("/d"), "xfs", None, true).args, ["-K", "-f", "/d"]);
+    }
+
+    #[test]
+    fn xfs_is_always_mounted_with_nouuid() {
+        assert_eq!(mount_options("xfs", &["noatime".to_owned()], true), ["noatime", "nouuid", "ro"]);
+        assert_eq!(mount_options("xfs", &["noatime,nouuid".to_owned()], false), ["noatime,nouuid"]);
+    }
+}

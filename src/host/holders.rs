@@ -1,0 +1,84 @@
+//! Who keeps a block device busy, asked of the kernel: mounts in any mount namespace, device mappers, loop devices, open
+//! files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{major, minor};
+
+use super::mountinfo;
+
+/// The holders in words. Reads /proc and /sys on a thread of its own.
+pub(crate) async fn of(device: &Path) -> String {
+    let device = device.to_owned();
+    let found = tokio::task::spawn_blocking(move || find(&device)).await.unwrap_or_default();
+    if found.is_empty() {
+        "nobody that /proc shows".to_owned()
+    } else {
+        found.into_iter().collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn find(device: &Path) -> BTreeSet<String> {
+    let Ok(number) = fs::metadata(device).map(|meta| meta.rdev()) else { return BTreeSet::new() };
+    let number = format!("{}:{}", major(number), minor(number));
+    let mut found = stacked(&number);
+    found.extend(loops(device));
+    let mut namespaces = BTreeSet::new();
+    for process in entries("/proc").into_iter().filter(|path| is_pid(path)) {
+        // One process speaks for all that share its mounts.
+        if fs::read_link(process.join("ns/mnt")).is_ok_and(|namespace| namespaces.insert(namespace)) {
+            found.extend(mounted(&process, &number));
+        }
+        found.extend(opened(&process, device));
+    }
+    found
+}
+
+fn stacked(number: &str) -> BTreeSet<String> {
+    let holders = entries(format!("/sys/dev/block/{number}/holders"));
+    holders
+        .iter()
+        .filter_map(|path| path.file_name())
+        .map(|name| format!("device {}", name.to_string_lossy()))
+        .collect()
+}
+
+/// kubelet holds a block volume by a loop device of its own.
+fn loops(device: &Path) -> Vec<String> {
+    let backs = |path: &PathBuf| {
+        fs::read_to_string(path.join("loop/backing_file")).is_ok_and(|file| Path::new(file.trim()) == device)
+    };
+    let loops = entries("/sys/block").into_iter().filter(backs);
+    loops.map(|path| format!("loop device {}", path.display())).collect()
+}
+
+fn mounted(process: &Path, number: &str) -> Option<String> {
+    let text = fs::read(process.join("mountinfo")).ok()?;
+    let mount = mountinfo::parse(&text).into_iter().find(|mount| mount.device == number)?;
+    Some(format!("a mount at {} in the mount namespace of {}", mount.target.display(), named(process)))
+}
+
+fn opened(process: &Path, device: &Path) -> Option<String> {
+    let open = entries(process.join("fd"))
+        .into_iter()
+        .any(|fd| fs::read_link(fd).is_ok_and(|target| target == device));
+    open.then(|| format!("an open file of {}", named(process)))
+}
+
+/// `process 1234 (name)`
+fn named(process: &Path) -> String {
+    let pid = process.file_name().unwrap_or_default().to_string_lossy();
+    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    format!("process {pid} ({})", name.trim())
+}
+
+fn is_pid(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn entries(folder: impl AsRef<Path>) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}

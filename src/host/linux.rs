@@ -1,0 +1,331 @@
+//! The real host. The only file that starts programs and calls mount(2).
+#![expect(clippy::disallowed_methods, reason = "this is the one place that the rule leads to")]
+
+use std::io;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join3;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::os::unix::process::ExitStatusExt as _;
+use sys_mount::{Mount as SysMount, MountFlags, UnmountFlags};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
+
+/// More than any listing of ours takes; an `rbd` that aborts can print without end.
+const STDOUT_CAP: usize = 16 << 20;
+/// The end of stderr holds the reason, its beginning the progress.
+const STDERR_KEPT: usize = 2 << 10;
+/// Programs of `Slot::Long` at once.
+const LONG_SLOTS: usize = 2;
+
+pub(crate) struct Linux {
+    cluster: Semaphore,
+    long: Semaphore,
+    deadline: Duration,
+}
+
+impl Linux {
+    /// `processes`: how many `rbd` and `rados` run at once. `deadline`: of a command that names none.
+    pub(crate) fn new(processes: usize, deadline: Duration) -> Self {
+        Self { cluster: Semaphore::new(processes), long: Semaphore::new(LONG_SLOTS), deadline }
+    }
+}
+
+/// Those of the programs that are not on PATH.
+pub(crate) fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = |program: &&str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    programs.iter().copied().filter(|program| !found(program)).collect()
+}
+
+#[async_trait]
+impl Host for Linux {
+    async fn run(&self, cmd: Cmd) -> Result<Output, CmdError> {
+        let slots = match cmd.slot {
+            Slot::Free => None,
+            Slot::Cluster => Some(&self.cluster),
+            Slot::Long => Some(&self.long),
+        };
+        // The semaphores are never closed, and they are fair: first in, first out.
+        let _slot = match slots {
+            Some(slots) => slots.acquire().await.ok(),
+            None => None,
+        };
+        let started = Instant::now();
+        let result = run(&cmd, cmd.deadline.unwrap_or(self.deadline)).await;
+        let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
+        tracing::debug!(program = cmd.program, args = ?cmd.args, seconds = started.elapsed().as_secs_f64(), "command {end}");
+        result
+    }
+
+    fn mounts(&self) -> io::Result<Vec<Mount>> {
+        Ok(mountinfo::parse(&std::fs::read("/proc/self/mountinfo")?))
+    }
+
+    async fn mount(&self, what: MountCall) -> io::Result<()> {
+        blocking(move || mount(&what)).await
+    }
+
+    async fn unmount(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || sys_mount::unmount(path, UnmountFlags::NOFOLLOW)).await
+    }
+}
+
+/// A system call that may hang, on a thread of its own.
+async fn blocking(call: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
+}
+
+async fn run(cmd: &Cmd, limit: Duration) -> Result<Output, CmdError> {
+    let failed = |end, stderr: &[u8]| CmdError {
+        program: cmd.program,
+        verb: verb(cmd),
+        end,
+        stderr: last_lines(stderr),
+    };
+    let mut child = spawn(cmd).map_err(|error| failed(End::Start(error.to_string()), b""))?;
+    let mut output = Output::default();
+    let moved = Notify::new();
+    let status = {
+        let finish = finish(&mut child, &cmd.stdin, &mut output, &moved);
+        within(limit, finish, &moved, cmd.slot == Slot::Long).await
+    };
+    let Some(status) = status else {
+        kill_group(&mut child).await;
+        return Err(failed(End::Deadline(limit), &output.stderr));
+    };
+    let status = status.map_err(|error| failed(End::Start(error.to_string()), b""))?;
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Ok(output),
+        (Some(code), _) => Err(failed(End::Exit(code), &output.stderr)),
+        (None, signal) => Err(failed(End::Signal(signal.unwrap_or_default()), &output.stderr)),
+    }
+}
+
+/// `setpriv` makes the kernel end the child with the driver: no orphan works on an image that a restarted driver
+/// takes up. (The kernel sends the signal when the forking *thread* ends: tokio's workers live as long as we do.)
+fn spawn(cmd: &Cmd) -> io::Result<Child> {
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--", cmd.program])
+        .args(&cmd.args)
+        .env("LC_ALL", "C")
+        .env("TZ", "UTC")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+}
+
+/// Feeds and reads the child until it has ended. A pipe that a grandchild keeps open does not hold us.
+async fn finish(
+    child: &mut Child,
+    input: &[u8],
+    output: &mut Output,
+    moved: &Notify,
+) -> io::Result<ExitStatus> {
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let feed = async move {
+        if let Some(mut stdin) = stdin {
+            // A child that does not read all of it says why by its exit status.
+            let _ = stdin.write_all(input).await;
+        }
+    };
+    let pumps =
+        join3(feed, read_head(stdout, &mut output.stdout), read_tail(stderr, &mut output.stderr, moved));
+    tokio::pin!(pumps);
+    let status = tokio::select! {
+        _ = &mut pumps => return child.wait().await,
+        status = child.wait() => status,
+    };
+    let _ = timeout(Duration::from_secs(1), pumps).await;
+    status
+}
+
+async fn read_head(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+    let (Some(mut pipe), mut chunk) = (pipe, vec![0; 8 << 10]) else { return };
+    while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+        let room = STDOUT_CAP - kept.len();
+        kept.extend_from_slice(&chunk[..count.min(room)]);
+    }
+}
+
+async fn read_tail(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>, moved: &Notify) {
+    let (Some(mut pipe), mut chunk) = (pipe, vec![0; 8 << 10]) else { return };
+    while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+        kept.extend_from_slice(&chunk[..count]);
+        kept.drain(..kept.len().saturating_sub(STDERR_KEPT));
+        moved.notify_one();
+    }
+}
+
+/// None when the time is up. With `progress`, each sign of life starts the time anew (`rbd` prints only when the
+/// percentage changes).
+async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = T>,
+    moved: &Notify,
+    progress: bool,
+) -> Option<T> {
+    tokio::pin!(work);
+    let mut end = Instant::now() + limit;
+    loop {
+        tokio::select! {
+            result = &mut work => return Some(result),
+            () = moved.notified(), if progress => end = Instant::now() + limit,
+            () = sleep_until(end) => return None,
+        }
+    }
+}
+
+/// A process in D state survives SIGKILL until the kernel lets it go: its operation, and so its lock, waits here.
+async fn kill_group(child: &mut Child) {
+    if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
+        let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    let _ = child.wait().await;
+}
+
+/// What the program was asked to do: its first argument that is no option.
+fn verb(cmd: &Cmd) -> String {
+    cmd.args.iter().find(|arg| !arg.starts_with('-')).cloned().unwrap_or_default()
+}
+
+/// The end of what was said, in one line.
+fn last_lines(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(6)..].join("; ")
+}
+
+fn mount(what: &MountCall) -> io::Result<()> {
+    match what {
+        MountCall::Filesystem { device, target, fs_type, options } => {
+            let (flags, data) = split_options(options);
+            SysMount::builder().fstype(fs_type.as_str()).flags(flags).data(&data).mount(device, target)?;
+        }
+        MountCall::Bind { source, target, options, read_only } => {
+            SysMount::builder().fstype("none").flags(MountFlags::BIND).mount(source, target)?;
+            let (mut flags, _) = split_options(options);
+            flags.set(MountFlags::RDONLY, *read_only || flags.contains(MountFlags::RDONLY));
+            if flags.is_empty() {
+                return Ok(());
+            }
+            // mount(2) ignores every other flag of the call that binds.
+            let remounted = remount(target, flags);
+            if remounted.is_err() {
+                let _ = sys_mount::unmount(target, UnmountFlags::NOFOLLOW);
+            }
+            remounted?;
+        }
+    }
+    Ok(())
+}
+
+fn remount(target: &Path, flags: MountFlags) -> io::Result<()> {
+    let flags = flags | MountFlags::BIND | MountFlags::REMOUNT;
+    SysMount::builder().fstype("none").flags(flags).mount("none", target).map(drop)
+}
+
+/// Mount options as mount(8) takes them, split into the flags of mount(2) and the data for the filesystem.
+fn split_options(options: &[String]) -> (MountFlags, String) {
+    let (mut flags, mut data) = (MountFlags::empty(), Vec::new());
+    for option in options.iter().flat_map(|option| option.split(',')) {
+        match option {
+            // For mount(8) itself, or the default.
+            "" | "defaults" | "_netdev" | "rw" | "suid" | "dev" | "exec" | "async" | "atime" => {}
+            "ro" => flags |= MountFlags::RDONLY,
+            "nosuid" => flags |= MountFlags::NOSUID,
+            "nodev" => flags |= MountFlags::NODEV,
+            "noexec" => flags |= MountFlags::NOEXEC,
+            "sync" => flags |= MountFlags::SYNCHRONOUS,
+            "dirsync" => flags |= MountFlags::DIRSYNC,
+            "noatime" => flags |= MountFlags::NOATIME,
+            "nodiratime" => flags |= MountFlags::NODIRATIME,
+            "relatime" => flags |= MountFlags::RELATIME,
+            "strictatime" => flags |= MountFlags::STRICTATIME,
+            other => data.push(other),
+        }
+    }
+    (flags, data.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Cmd {
+        Cmd::new("sh", ["-c", script])
+    }
+
+    async fn check(cmd: Cmd, limit: Duration) -> Result<String, End> {
+        let output = Linux::new(2, limit).run(cmd).await.map_err(|error| error.end)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    #[tokio::test]
+    async fn a_program_is_fed_and_read() {
+        let second = Duration::from_secs(5);
+        assert_eq!(
+            check(sh("cat; echo $LC_ALL $TZ").stdin(b"in ".to_vec()), second).await.as_deref(),
+            Ok("in C UTC\n")
+        );
+        assert_eq!(check(sh("exit 17"), second).await, Err(End::Exit(17)));
+        assert_eq!(check(sh("kill -9 $$"), second).await, Err(End::Signal(9)));
+    }
+
+    #[tokio::test]
+    async fn a_whole_group_is_killed_at_the_deadline() {
+        let limit = Duration::from_millis(300);
+        let folder = tempfile::tempdir().expect("a folder");
+        let pid = folder.path().join("pid");
+        let script = format!("sleep 1000 & echo $! > {}; wait", pid.display());
+        assert_eq!(check(sh(&script), limit).await, Err(End::Deadline(limit)));
+        let pid: i32 = std::fs::read_to_string(pid).expect("the pid").trim().parse().expect("a number");
+        let gone =
+            || std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(" Z "));
+        while !gone() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn progress_moves_the_deadline_of_long_work_alone() {
+        let script = "for i in 1 2 3 4 5 6; do sleep 0.2; echo $i >&2; done";
+        let limit = Duration::from_millis(700);
+        assert!(check(sh(script).slot(Slot::Long), limit).await.is_ok());
+        assert_eq!(check(sh(script), limit).await, Err(End::Deadline(limit)));
+    }
+
+    #[tokio::test]
+    async fn output_without_end_is_capped() {
+        let error =
+            Linux::new(1, Duration::from_secs(20)).run(sh("yes x | head -c 300000 >&2; exit 5")).await;
+        let error = error.expect_err("exit 5");
+        assert_eq!(error.exit(), Some(5));
+        assert!(error.stderr.len() < 100, "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_pipe_kept_open_by_a_grandchild_holds_nobody() {
+        assert!(check(sh("sleep 30 & exit 0"), Duration::from_secs(10)).await.is_ok());
+    }
+
+    #[test]
+    fn options_are_split_into_flags_and_data() {
+        let (flags, data) =
+            split_options(&["_netdev,ro".to_owned(), "noatime".to_owned(), "nouuid,data=ordered".to_owned()]);
+        assert_eq!(flags, MountFlags::RDONLY | MountFlags::NOATIME);
+        assert_eq!(data, "nouuid,data=ordered");
+    }
+}

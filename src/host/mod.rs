@@ -1,0 +1,121 @@
+//! What the driver needs of its machine: programs and mounts. One trait, four verbs; `linux` is the real one.
+
+pub(crate) mod holders;
+pub(crate) mod linux;
+pub(crate) mod mountinfo;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub(crate) use mountinfo::Mount;
+
+#[async_trait]
+pub(crate) trait Host: Send + Sync {
+    /// Runs a program to its end. A program that fails, by exit status, signal or deadline, is a `CmdError`.
+    async fn run(&self, cmd: Cmd) -> Result<Output, CmdError>;
+    /// The mounts of the driver's own mount namespace.
+    fn mounts(&self) -> io::Result<Vec<Mount>>;
+    async fn mount(&self, what: MountCall) -> io::Result<()>;
+    /// Takes away the topmost mount at this path. A path that is no mount point is `InvalidInput`.
+    async fn unmount(&self, path: &Path) -> io::Result<()>;
+}
+
+/// A program to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Cmd {
+    pub(crate) program: &'static str,
+    pub(crate) args: Vec<String>,
+    pub(crate) stdin: Vec<u8>,
+    pub(crate) slot: Slot,
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl Cmd {
+    pub(crate) fn new<S: Into<String>>(program: &'static str, args: impl IntoIterator<Item = S>) -> Self {
+        let args = args.into_iter().map(Into::into).collect();
+        Self { program, args, stdin: Vec::new(), slot: Slot::Free, deadline: None }
+    }
+
+    pub(crate) fn slot(mut self, slot: Slot) -> Self {
+        self.slot = slot;
+        self
+    }
+
+    /// Another total deadline than `--command-timeout`.
+    pub(crate) fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    pub(crate) fn stdin(mut self, bytes: Vec<u8>) -> Self {
+        self.stdin = bytes;
+        self
+    }
+}
+
+/// Which queue a program waits in before it starts, and what its deadline means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Small local programs: no queue.
+    Free,
+    /// `rbd` and `rados`: `--max-rbd-processes` at once, first in, first out.
+    Cluster,
+    /// Work that grows with the image, in slots of its own, so that no request waits behind it. Its deadline starts
+    /// anew whenever the program reports progress.
+    Long,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Output {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+/// Why a program failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{program} {verb} {end}{}", said(.stderr))]
+pub(crate) struct CmdError {
+    pub(crate) program: &'static str,
+    pub(crate) verb: String,
+    pub(crate) end: End,
+    /// The last lines of it.
+    pub(crate) stderr: String,
+}
+
+/// How a program ended that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum End {
+    #[error("exited with {0}")]
+    Exit(i32),
+    #[error("was killed by signal {0}")]
+    Signal(i32),
+    #[error("did not end within {} and was killed", humantime::format_duration(*.0))]
+    Deadline(Duration),
+    #[error("could not be started: {0}")]
+    Start(String),
+}
+
+impl CmdError {
+    pub(crate) fn exit(&self) -> Option<i32> {
+        match self.end {
+            End::Exit(code) => Some(code),
+            End::Signal(_) | End::Deadline(_) | End::Start(_) => None,
+        }
+    }
+}
+
+fn said(stderr: &str) -> String {
+    if stderr.is_empty() { String::new() } else { format!(": {stderr}") }
+}
+
+/// One call of mount(2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MountCall {
+    /// A filesystem on a device. `options` as mount(8) takes them, flags and data mixed.
+    Filesystem { device: PathBuf, target: PathBuf, fs_type: String, options: Vec<String> },
+    /// A directory or file shown at another place.
+    Bind { source: PathBuf, target: PathBuf, options: Vec<String>, read_only: bool },
+}

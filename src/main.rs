@@ -1,0 +1,132 @@
+//! ceph-rbd-csi: a CSI driver for Ceph RBD, one daemon for the controller and the node.
+//!
+//! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `error`: the one error
+//! - `server`: the listener and the log line of each call; `csi`: the gRPC services, all validation in `csi::wire`
+//! - `ops`: work that outlives its caller, under locks
+//! - `node`: stage, publish and the way back; `fs`: filesystems
+//! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command
+//! - `host`: the machine: programs, mounts, who holds a device
+//!
+//! This file puts them together, starts the logs and waits for the signal.
+
+mod backend;
+mod cluster;
+mod config;
+mod csi;
+mod error;
+mod fs;
+mod host;
+mod id;
+mod node;
+mod ops;
+mod server;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::service::Routes;
+use tracing_subscriber::EnvFilter;
+
+use backend::Backend;
+use backend::rbd::Rbd;
+use cluster::Clusters;
+use config::{Config, LogFormat};
+use csi::proto::controller_server::ControllerServer;
+use csi::proto::identity_server::IdentityServer;
+use csi::proto::node_server::NodeServer;
+use csi::{Controller, Identity, NodeService};
+use host::Host;
+use host::linux::{self, Linux};
+use node::Node;
+use ops::Ops;
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let config = Config::from_args();
+    start_logs(&config);
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    match run(&config).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    };
+    let Some(endpoint) = &config.endpoint else {
+        tracing::warn!(
+            "--type=controller without --endpoint is ceph-csi's omap generator, which this driver does not need: idle"
+        );
+        stop.await;
+        return Ok(());
+    };
+    let missing = linux::missing(&programs(config));
+    if !missing.is_empty() {
+        return Err(format!("programs that the driver needs are not on PATH: {}", missing.join(", ")).into());
+    }
+    let ops = Ops::default();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        driver = config.driver_name,
+        ?endpoint,
+        config.controller,
+        config.node,
+        "serving"
+    );
+    server::serve(endpoint, services(config, &ops), ops, config.grace, stop).await
+}
+
+fn services(config: &Config, ops: &Ops) -> Routes {
+    let host: Arc<dyn Host> = Arc::new(Linux::new(config.max_rbd_processes, config.command_timeout));
+    let names = (config.instance_id.clone(), config.cluster_name.clone());
+    let clusters = Clusters::new(config.clusters.clone());
+    let backend: Arc<dyn Backend> =
+        Arc::new(Rbd::new(host.clone(), clusters, names, config.command_timeout, ops.clone()));
+    let identity =
+        Identity { driver_name: config.driver_name.clone(), controller: config.controller, ops: ops.clone() };
+    let mut routes = Routes::new(IdentityServer::new(identity));
+    if config.controller {
+        let only_node = config.serves_both().then(|| config.node_id.clone());
+        routes = routes.add_service(ControllerServer::new(Controller {
+            backend: backend.clone(),
+            ops: ops.clone(),
+            only_node,
+        }));
+    }
+    if config.node {
+        let node = Arc::new(Node::new(host, backend, config.node_id.clone()));
+        routes = routes.add_service(NodeServer::new(NodeService { node, ops: ops.clone() }));
+    }
+    routes
+}
+
+/// What has to be there before anything is promised.
+fn programs(config: &Config) -> Vec<&'static str> {
+    let mut programs = vec!["setpriv", "rbd", "rados"];
+    if config.node {
+        programs.extend(["blkid", "mkfs.ext4", "mkfs.xfs", "fsck.ext4"]);
+    }
+    programs
+}
+
+fn start_logs(config: &Config) {
+    let level = match config.verbosity {
+        0..=3 => "info",
+        4..=5 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::new(format!("warn,ceph_rbd_csi={level}"));
+    let logs =
+        tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(std::io::stderr);
+    match config.log_format {
+        LogFormat::Text => logs.with_ansi(false).init(),
+        LogFormat::Json => logs.json().init(),
+    }
+}

@@ -1,0 +1,103 @@
+//! NodePublishVolume and NodeUnpublishVolume: the staged volume shown at a pod's path, and taken away.
+
+use std::path::Path;
+
+use crate::backend::Access;
+use crate::error::{Error, Result};
+use crate::host::{Mount, MountCall};
+
+use super::stage::place;
+use super::{Node, PublishVolume, make_mount_point, remove, resolved};
+
+impl Node {
+    pub(crate) async fn publish(&self, request: &PublishVolume) -> Result<()> {
+        let (source, target) = (place(&request.staging, &request.volume), resolved(&request.path));
+        let mounts = self.mounts()?;
+        let staged = mounts.iter().rfind(|mount| mount.target == source).ok_or_else(|| {
+            Error::Precondition(format!(
+                "volume {} is not staged at {}: stage it first",
+                request.volume,
+                source.display()
+            ))
+        })?;
+        let read_only = request.read_only || request.capability.mode.read_only();
+        let block = fits(request, staged, &source, read_only)?;
+        if let Some(there) = mounts.iter().rfind(|mount| mount.target == target) {
+            return same_publish(request, staged, there, read_only);
+        }
+        let elsewhere = |mount: &&Mount| mount.same_source(staged) && mount.target != source;
+        if let Some(other) = mounts.iter().find(elsewhere).filter(|_| request.capability.mode.single_target())
+        {
+            return Err(Error::Precondition(format!(
+                "volume {} is published at {} and its access mode allows one target: unpublish it there",
+                request.volume,
+                other.target.display()
+            )));
+        }
+        make_mount_point(&target, block)?;
+        let options = match &request.capability.access {
+            Access::Block => Vec::new(),
+            Access::Mount { flags, .. } => flags.clone(),
+        };
+        let what = format!("showing {} at {}", source.display(), target.display());
+        let call = MountCall::Bind { source, target: target.clone(), options, read_only };
+        if let Err(error) = self.host.mount(call).await {
+            remove(&target)?;
+            return Err(Error::internal(what, error));
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn unpublish(&self, path: &Path) -> Result<()> {
+        self.clear(&resolved(path)).await
+    }
+}
+
+/// True for a block volume. A read-only bind of a device node stops no write: the map itself has to be read-only.
+fn fits(request: &PublishVolume, staged: &Mount, source: &Path, read_only: bool) -> Result<bool> {
+    let block = request.capability.access == Access::Block;
+    if block == source.is_dir() {
+        return Err(Error::Precondition(format!(
+            "volume {} is staged as a {}: publish it as one",
+            request.volume,
+            if block { "filesystem" } else { "block device" }
+        )));
+    }
+    if read_only && block && !device_is_read_only(source) {
+        return Err(Error::Precondition(format!(
+            "volume {} is mapped read-write, and a read-only block volume needs a read-only map: use a read-only access mode",
+            request.volume
+        )));
+    }
+    if !block && !read_only && staged.read_only() {
+        return Err(Error::Precondition(format!(
+            "volume {} is staged read-only: publish it read-only",
+            request.volume
+        )));
+    }
+    Ok(block)
+}
+
+fn device_is_read_only(node: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(number) = node.metadata().map(|meta| meta.rdev()) else { return false };
+    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+    std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro")).is_ok_and(|ro| ro.trim() == "1")
+}
+
+/// A repeated publish: fine when it asks for what is there.
+fn same_publish(request: &PublishVolume, staged: &Mount, there: &Mount, read_only: bool) -> Result<()> {
+    let block = request.capability.access == Access::Block;
+    if there.same_source(staged) && (block || there.read_only() == read_only) {
+        return Ok(());
+    }
+    Err(Error::Conflict(format!(
+        "{} already shows something else than volume {} {}: {} from {}, {}",
+        there.target.display(),
+        request.volume,
+        if read_only { "read-only" } else { "read-write" },
+        there.root.display(),
+        there.source.display(),
+        there.options
+    )))
+}

@@ -1,0 +1,174 @@
+//! `image-meta.json`: what NodeUnstageVolume needs and is not told. ceph-csi's schema: version 3 is written, 1 to 3 are
+//! read. Written atomically, read defensively.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Image;
+use crate::error::{Error, Result};
+
+const FILE: &str = "image-meta.json";
+const TEMPORARY: &str = "image-meta.json.tmp";
+
+/// What a staging folder says about its image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    /// There is a file, and it cannot be used; the text says why.
+    Torn(String),
+    Image(Image),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stash {
+    #[serde(rename = "Version")]
+    version: u32,
+    pool: String,
+    #[serde(rename = "radosNamespace", default)]
+    namespace: String,
+    image: String,
+    #[serde(rename = "unmapOptions", default)]
+    unmap_options: String,
+    /// True for rbd-nbd.
+    #[serde(rename = "accessType", default)]
+    nbd: bool,
+    #[serde(default)]
+    encrypted: bool,
+    #[serde(default)]
+    device: String,
+    #[serde(rename = "logDir", default)]
+    log_dir: String,
+    #[serde(rename = "logFileStrategy", default)]
+    log_strategy: String,
+}
+
+/// Temp file, fsync, rename, fsync of the folder: whole or not there, even after a power cut.
+pub(super) fn write(staging: &Path, image: &Image) -> Result<()> {
+    let stash = Stash {
+        version: 3,
+        pool: image.pool.clone(),
+        namespace: image.namespace.clone(),
+        image: image.name.clone(),
+        unmap_options: String::new(),
+        nbd: false,
+        encrypted: false,
+        device: String::new(),
+        log_dir: String::new(),
+        log_strategy: String::new(),
+    };
+    let failed = |error| Error::internal(format!("writing {}", staging.join(FILE).display()), error);
+    let text = serde_json::to_vec(&stash).map_err(|error| failed(io::Error::other(error)))?;
+    write_atomically(staging, &text).map_err(failed)
+}
+
+fn write_atomically(staging: &Path, text: &[u8]) -> io::Result<()> {
+    let temporary = staging.join(TEMPORARY);
+    let mut file = File::options().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(temporary, staging.join(FILE))?;
+    File::open(staging)?.sync_all()
+}
+
+pub(super) fn read(staging: &Path) -> Result<Found> {
+    let path = staging.join(FILE);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) => return Err(Error::internal(format!("reading {}", path.display()), error)),
+    };
+    Ok(match serde_json::from_slice::<Stash>(&text) {
+        Ok(stash) if stash.pool.is_empty() || stash.image.is_empty() => {
+            Found::Torn("it names no image".to_owned())
+        }
+        Ok(stash) => match unbuilt(&stash) {
+            Some(what) => {
+                return Err(Error::Precondition(format!(
+                    "{} says that the volume uses {what}, which this version cannot take down: let the driver that staged it unstage it",
+                    path.display()
+                )));
+            }
+            None => Found::Image(Image { pool: stash.pool, namespace: stash.namespace, name: stash.image }),
+        },
+        Err(error) => Found::Torn(error.to_string()),
+    })
+}
+
+fn unbuilt(stash: &Stash) -> Option<&'static str> {
+    match (stash.nbd, stash.encrypted) {
+        (true, _) => Some("rbd-nbd"),
+        (_, true) => Some("encryption"),
+        (false, false) => None,
+    }
+}
+
+/// The staging folder has to be empty when NodeUnstageVolume answers.
+pub(super) fn remove(staging: &Path) -> Result<()> {
+    for name in [FILE, TEMPORARY] {
+        match fs::remove_file(staging.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::internal(format!("removing {}", staging.join(name).display()), error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Found> {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join(FILE), text).expect("written");
+        read(folder.path())
+    }
+
+    fn image(namespace: &str) -> Image {
+        Image { pool: "p".to_owned(), namespace: namespace.to_owned(), name: "i".to_owned() }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_in_ceph_csi_s_schema() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write(folder.path(), &image("n")).expect("written");
+        assert_eq!(read(folder.path()).expect("read"), Found::Image(image("n")));
+        let text = fs::read_to_string(folder.path().join(FILE)).expect("text");
+        let expected = r#"{"Version":3,"pool":"p","radosNamespace":"n","image":"i","unmapOptions":"","accessType":false,"encrypted":false,"device":"","logDir":"","logFileStrategy":""}"#;
+        assert_eq!(text, expected);
+        remove(folder.path()).expect("removed");
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn older_versions_are_read() {
+        assert_eq!(
+            check(r#"{"Version":1,"pool":"p","image":"i","accessType":false}"#).expect("v1"),
+            Found::Image(image(""))
+        );
+        assert_eq!(
+            check(r#"{"Version":2,"pool":"p","image":"i","accessType":false,"encrypted":false}"#)
+                .expect("v2"),
+            Found::Image(image(""))
+        );
+    }
+
+    #[test]
+    fn a_torn_stash_is_told_from_none() {
+        for text in ["", "{", "null", r#"{"Version":3,"pool":"","image":""}"#, "\0\0\0"] {
+            assert!(matches!(check(text), Ok(Found::Torn(_))), "{text:?}");
+        }
+        assert_eq!(read(Path::new("/does/not/exist")).expect("nothing"), Found::Nothing);
+    }
+
+    #[test]
+    fn what_another_driver_staged_and_this_one_cannot_is_refused() {
+        assert!(check(r#"{"Version":3,"pool":"p","image":"i","accessType":true}"#).is_err());
+        assert!(check(r#"{"Version":3,"pool":"p","image":"i","encrypted":true}"#).is_err());
+    }
+}

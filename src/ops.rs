@@ -1,0 +1,226 @@
+//! Work that outlives its caller. tonic drops a handler when its client goes away or its deadline passes; the work
+//! goes on here, under its locks, to its end. Knows nothing of volumes.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::error::{Error, Result};
+
+/// How long an answer is waited for when the caller names no time of its own: below the sidecars' usual 150 s, so
+/// that they hear "still running" from us.
+const ANSWER_WITHIN: Duration = Duration::from_secs(140);
+
+/// What is to run: which lock it holds, and what makes two requests the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    pub(crate) method: &'static str,
+    /// The lock, held alone.
+    pub(crate) target: String,
+    /// A digest of the whole request.
+    pub(crate) fingerprint: u64,
+}
+
+/// The operations of this process. Clones are handles on the same set.
+#[derive(Clone, Default)]
+pub(crate) struct Ops {
+    running: Arc<Mutex<HashMap<String, Running>>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+struct Running {
+    method: &'static str,
+    fingerprint: u64,
+    since: Instant,
+    /// A `watch::Receiver<Option<Result<T>>>`.
+    answer: Box<dyn Any + Send>,
+}
+
+/// Names the volume in the log line of the call that is being served.
+pub(crate) fn note_volume(volume: &str) {
+    tracing::Span::current().record("volume", volume);
+}
+
+type Answer<T> = watch::Receiver<Option<Result<T>>>;
+
+impl Ops {
+    /// Runs `work` under its lock to its end, whether or not the caller stays. An identical request that arrives
+    /// meanwhile gets the same answer; another one on the same target gets `Busy`, naming what runs and since when.
+    pub(crate) async fn run<T, W>(&self, operation: Operation, work: W) -> Result<T>
+    where
+        T: Clone + Send + Sync + 'static,
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut answer = self.start(&operation, work)?;
+        let ended = tokio::time::timeout(ANSWER_WITHIN, answer.wait_for(Option::is_some)).await;
+        match ended {
+            Ok(Ok(result)) => result.clone().unwrap_or_else(|| Err(Error::broken("an answer is empty"))),
+            Ok(Err(_)) => Err(Error::broken(format!("{} ended without an answer", operation.method))),
+            Err(_) => Err(Error::TimedOut(format!(
+                "{} of {} still runs after {}: ask again for its result",
+                operation.method,
+                operation.target,
+                humantime::format_duration(ANSWER_WITHIN)
+            ))),
+        }
+    }
+
+    /// Work that nobody waits for and that can be taken up again at any time: a shutdown ends it at once.
+    pub(crate) fn background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(work));
+    }
+
+    /// From here on the process is going to end.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    pub(crate) fn draining(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Waits until nothing runs, at most so long. True when all has ended.
+    pub(crate) async fn drain(&self, grace: Duration) -> bool {
+        self.stop();
+        self.tasks.close();
+        tokio::time::timeout(grace, self.tasks.wait()).await.is_ok()
+    }
+
+    fn start<T, W>(&self, operation: &Operation, work: W) -> Result<Answer<T>>
+    where
+        T: Clone + Send + Sync + 'static,
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut running = self.lock();
+        if let Some(other) = running.get(&operation.target) {
+            return join(other, operation);
+        }
+        let (sender, answer) = watch::channel(None);
+        let entry = Running {
+            method: operation.method,
+            fingerprint: operation.fingerprint,
+            since: Instant::now(),
+            answer: Box::new(answer.clone()),
+        };
+        running.insert(operation.target.clone(), entry);
+        let lock = Lock { ops: self.clone(), target: operation.target.clone() };
+        let method = operation.method;
+        let task = async move {
+            let result = AssertUnwindSafe(work).catch_unwind().await;
+            drop(lock);
+            let result = result.unwrap_or_else(|panic| Err(panicked(method, panic.as_ref())));
+            if sender.send(Some(result)).is_err() {
+                tracing::info!(method, "ended after its caller had left");
+            }
+        };
+        self.tasks.spawn(task.in_current_span());
+        Ok(answer)
+    }
+
+    /// A std mutex: it is held for a few instructions and never across an await.
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn join<T: Clone + Send + Sync + 'static>(running: &Running, operation: &Operation) -> Result<Answer<T>> {
+    let same = running.method == operation.method && running.fingerprint == operation.fingerprint;
+    let answer = running.answer.downcast_ref::<Answer<T>>().filter(|_| same);
+    answer.cloned().ok_or_else(|| {
+        let age = humantime::format_duration(Duration::from_secs(running.since.elapsed().as_secs()));
+        Error::Busy(format!(
+            "{} of {} has been running for {age}: ask again when it has ended",
+            running.method, operation.target
+        ))
+    })
+}
+
+fn panicked(method: &str, panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(method, "a bug in the driver: panic: {text}");
+    Error::broken(format!("{method} panicked, a bug in the driver: {text}"))
+}
+
+/// Frees its target when the work has ended, however it ended.
+struct Lock {
+    ops: Ops,
+    target: String,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.ops.lock().remove(&self.target);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn operation(target: &str, fingerprint: u64) -> Operation {
+        Operation { method: "CreateVolume", target: target.to_owned(), fingerprint }
+    }
+
+    async fn count_slowly(runs: Arc<AtomicU32>) -> Result<u32> {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(runs.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_outlives_its_caller() {
+        let (ops, runs) = (Ops::default(), Arc::new(AtomicU32::new(0)));
+        let call = ops.run(operation("a", 1), count_slowly(runs.clone()));
+        assert!(tokio::time::timeout(Duration::from_secs(1), call).await.is_err());
+        assert!(ops.drain(Duration::from_secs(30)).await);
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_identical_request_joins_and_gets_the_same_answer() {
+        let (ops, runs) = (Ops::default(), Arc::new(AtomicU32::new(0)));
+        let first = ops.run(operation("a", 1), count_slowly(runs.clone()));
+        let second = ops.run(operation("a", 1), count_slowly(runs.clone()));
+        let (first, second) = tokio::join!(first, second);
+        assert_eq!((first.expect("first"), second.expect("second")), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_different_request_on_the_same_target_is_busy() {
+        let (ops, runs) = (Ops::default(), Arc::new(AtomicU32::new(0)));
+        let first = ops.run(operation("a", 1), count_slowly(runs.clone()));
+        let second = ops.run(operation("a", 2), count_slowly(runs.clone()));
+        let other = ops.run(operation("b", 2), count_slowly(runs.clone()));
+        let (first, second, other) = tokio::join!(first, second, other);
+        assert!(first.is_ok() && other.is_ok());
+        let Err(Error::Busy(text)) = second else { panic!("{second:?}") };
+        assert!(text.contains("CreateVolume of a has been running"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_panic_frees_the_lock_and_answers_internal() {
+        let ops = Ops::default();
+        let broken = ops.run::<u32, _>(operation("a", 1), async { panic!("a bug") }).await;
+        assert!(matches!(broken, Err(Error::Internal { .. })), "{broken:?}");
+        assert_eq!(ops.run(operation("a", 2), async { Ok(2) }).await.expect("free again"), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_hears_that_it_still_runs_before_its_own_deadline() {
+        let ops = Ops::default();
+        let never = ops.run::<u32, _>(operation("a", 1), std::future::pending());
+        assert!(matches!(never.await, Err(Error::TimedOut(_))));
+        assert!(matches!(ops.run(operation("a", 2), async { Ok(1) }).await, Err(Error::Busy(_))));
+    }
+}
