@@ -29,7 +29,7 @@ pub(crate) async fn probe(host: &dyn Host, device: &Path) -> Result<Content> {
     match host.run(Cmd::new("blkid", args)).await {
         Ok(output) => Ok(content(&String::from_utf8_lossy(&output.stdout))),
         // With a text, 2 means that the device could not be read.
-        Err(error) if error.exit() == Some(2) && error.stderr.is_empty() => Ok(Content::Nothing),
+        Err(error) if error.exit() == Some(2) && error.said.is_empty() => Ok(Content::Nothing),
         Err(error) if error.exit() == Some(8) => {
             Ok(Content::Other("several signatures that contradict each other".to_owned()))
         }
@@ -66,7 +66,7 @@ pub(crate) async fn format(
 }
 
 fn knows_no_prezeroed(error: &CmdError) -> bool {
-    error.exit() == Some(1) && error.stderr.contains(PREZEROED)
+    error.exit() == Some(1) && error.said.contains(PREZEROED)
 }
 
 fn mkfs(device: &Path, fs_type: &str, options: Option<&str>, fresh: bool) -> Cmd {
@@ -93,7 +93,7 @@ pub(crate) async fn check(host: &dyn Host, device: &Path, fs_type: &str) -> Resu
     match host.run(Cmd::new("fsck.ext4", args).slot(Slot::Long).deadline(CHECK_WITHIN)).await {
         Ok(_) => Ok(()),
         Err(error) if error.exit() == Some(1) => {
-            tracing::warn!(device = %device.display(), "fsck repaired the filesystem: {}", error.stderr);
+            tracing::warn!(device = %device.display(), "fsck repaired the filesystem: {}", error.said);
             Ok(())
         }
         Err(error) if error.exit().is_some_and(|code| code & 4 != 0) => Err(Error::Precondition(format!(

@@ -45,11 +45,6 @@ struct Running {
     answer: Box<dyn Any + Send>,
 }
 
-/// Names the volume in the log line of the call that is being served.
-pub(crate) fn note_volume(volume: &str) {
-    tracing::Span::current().record("volume", volume);
-}
-
 type Answer<T> = watch::Receiver<Option<Result<T>>>;
 
 impl Ops {

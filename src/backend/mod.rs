@@ -181,8 +181,6 @@ pub(crate) struct Attach {
 #[derive(Debug, Clone)]
 pub(crate) struct Attached {
     pub(crate) device: PathBuf,
-    /// False where an earlier call had attached it already.
-    pub(crate) new: bool,
     pub(crate) format: FormatMark,
 }
 

@@ -14,10 +14,10 @@ use super::proto::{
     NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
     NodeUnstageVolumeResponse,
 };
-use super::wire;
+use super::{note_volume, wire};
 use crate::id::VolumeId;
 use crate::node::Node;
-use crate::ops::{Operation, Ops, note_volume};
+use crate::ops::{Operation, Ops};
 
 pub(crate) struct NodeService {
     pub(crate) node: Arc<Node>,
@@ -85,7 +85,7 @@ impl node_server::Node for NodeService {
         let request = request.into_inner();
         note_volume(&request.volume_id);
         let volume = wire::handle(&request.volume_id)?;
-        let path = wire::path("volume_path", &request.volume_path)?;
+        let path = wire::volume_path(&request.volume_path)?;
         let usage = self.node.usage(&volume, &path).await?;
         Ok(Response::new(wire::usage(&usage)))
     }

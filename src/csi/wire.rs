@@ -206,6 +206,11 @@ pub(super) fn path(field: &str, value: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A path at which a volume is looked for: any path where there is none is NOT_FOUND, even an odd one.
+pub(super) fn volume_path(value: &str) -> Result<PathBuf> {
+    if value.is_empty() { Err(missing("volume_path")) } else { Ok(PathBuf::from(value)) }
+}
+
 fn capability(wire: Option<&proto::VolumeCapability>) -> Result<Capability> {
     let wire = wire.ok_or_else(|| missing("volume_capability"))?;
     let mode = wire.access_mode.as_ref().ok_or_else(|| missing("volume_capability.access_mode"))?;

@@ -76,7 +76,7 @@ impl Host for Linux {
 
     async fn unmount(&self, path: &Path) -> io::Result<()> {
         let path = path.to_owned();
-        blocking(move || sys_mount::unmount(path, UnmountFlags::NOFOLLOW)).await
+        blocking(move || sys_mount::unmount(path, no_follow())).await
     }
 }
 
@@ -86,28 +86,29 @@ async fn blocking(call: impl FnOnce() -> io::Result<()> + Send + 'static) -> io:
 }
 
 async fn run(cmd: &Cmd, limit: Duration) -> Result<Output, CmdError> {
-    let failed = |end, stderr: &[u8]| CmdError {
-        program: cmd.program,
-        verb: verb(cmd),
-        end,
-        stderr: last_lines(stderr),
-    };
-    let mut child = spawn(cmd).map_err(|error| failed(End::Start(error.to_string()), b""))?;
     let mut output = Output::default();
+    let end = match spawn(cmd) {
+        Ok(mut child) => wait(&mut child, cmd, limit, &mut output).await,
+        Err(error) => Some(End::Start(error.to_string())),
+    };
+    let Some(end) = end else { return Ok(output) };
+    let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+    Err(CmdError { program: cmd.program, verb: verb(cmd), end, said: last_lines(said) })
+}
+
+/// None when the child has succeeded.
+async fn wait(child: &mut Child, cmd: &Cmd, limit: Duration, output: &mut Output) -> Option<End> {
     let moved = Notify::new();
-    let status = {
-        let finish = finish(&mut child, &cmd.stdin, &mut output, &moved);
-        within(limit, finish, &moved, cmd.slot == Slot::Long).await
+    let finish = finish(child, &cmd.stdin, output, &moved);
+    let Some(status) = within(limit, finish, &moved, cmd.slot == Slot::Long).await else {
+        kill_group(child).await;
+        return Some(End::Deadline(limit));
     };
-    let Some(status) = status else {
-        kill_group(&mut child).await;
-        return Err(failed(End::Deadline(limit), &output.stderr));
-    };
-    let status = status.map_err(|error| failed(End::Start(error.to_string()), b""))?;
-    match (status.code(), status.signal()) {
-        (Some(0), _) => Ok(output),
-        (Some(code), _) => Err(failed(End::Exit(code), &output.stderr)),
-        (None, signal) => Err(failed(End::Signal(signal.unwrap_or_default()), &output.stderr)),
+    match status.map(|status| (status.code(), status.signal())) {
+        Ok((Some(0), _)) => None,
+        Ok((Some(code), _)) => Some(End::Exit(code)),
+        Ok((None, signal)) => Some(End::Signal(signal.unwrap_or_default())),
+        Err(error) => Some(End::Start(error.to_string())),
     }
 }
 
@@ -202,8 +203,8 @@ fn verb(cmd: &Cmd) -> String {
 }
 
 /// The end of what was said, in one line.
-fn last_lines(stderr: &[u8]) -> String {
-    let text = String::from_utf8_lossy(stderr);
+fn last_lines(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&said[said.len().saturating_sub(STDERR_KEPT)..]);
     let lines: Vec<&str> = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(6)..].join("; ")
 }
@@ -224,12 +225,18 @@ fn mount(what: &MountCall) -> io::Result<()> {
             // mount(2) ignores every other flag of the call that binds.
             let remounted = remount(target, flags);
             if remounted.is_err() {
-                let _ = sys_mount::unmount(target, UnmountFlags::NOFOLLOW);
+                let _ = sys_mount::unmount(target, no_follow());
             }
             remounted?;
         }
     }
     Ok(())
+}
+
+/// umount(2) of the path itself, never of what a symlink at its end points to. (sys-mount 3.1's own NOFOLLOW is
+/// O_NOFOLLOW, which the kernel answers with EINVAL.)
+fn no_follow() -> UnmountFlags {
+    UnmountFlags::from_bits_retain(nix::libc::UMOUNT_NOFOLLOW)
 }
 
 fn remount(target: &Path, flags: MountFlags) -> io::Result<()> {
@@ -313,7 +320,7 @@ mod tests {
             Linux::new(1, Duration::from_secs(20)).run(sh("yes x | head -c 300000 >&2; exit 5")).await;
         let error = error.expect_err("exit 5");
         assert_eq!(error.exit(), Some(5));
-        assert!(error.stderr.len() < 100, "{error}");
+        assert!(error.said.len() < 100, "{error}");
     }
 
     #[tokio::test]

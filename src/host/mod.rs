@@ -76,13 +76,13 @@ pub(crate) struct Output {
 
 /// Why a program failed.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{program} {verb} {end}{}", said(.stderr))]
+#[error("{program} {verb} {end}{}", colon(.said))]
 pub(crate) struct CmdError {
     pub(crate) program: &'static str,
     pub(crate) verb: String,
     pub(crate) end: End,
-    /// The last lines of it.
-    pub(crate) stderr: String,
+    /// The last lines of stderr, or of stdout where stderr says nothing (`rados getomapval` of an absent key).
+    pub(crate) said: String,
 }
 
 /// How a program ended that did not succeed.
@@ -107,8 +107,8 @@ impl CmdError {
     }
 }
 
-fn said(stderr: &str) -> String {
-    if stderr.is_empty() { String::new() } else { format!(": {stderr}") }
+fn colon(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(": {said}") }
 }
 
 /// One call of mount(2).

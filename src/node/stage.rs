@@ -37,7 +37,7 @@ impl Node {
         };
         match self.mount_device(request, &attach, &attached, &place).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(self.undo(request, &attach.image, &attached, &place, error).await),
+            Err(error) => Err(self.undo(request, &attach.image, &place, error).await),
         }
     }
 
@@ -159,17 +159,11 @@ impl Node {
         self.backend.mark_format(attach, &FormatMark::Done(fs_type.to_owned())).await
     }
 
-    /// Undoes what this call did, in reverse. What an earlier call attached stays: it may be in use.
-    async fn undo(
-        &self,
-        request: &StageVolume,
-        image: &Image,
-        attached: &Attached,
-        place: &Path,
-        error: Error,
-    ) -> Error {
+    /// Takes everything back, in reverse: kubelet sends no NodeUnstageVolume after a final error. Nothing was mounted
+    /// when this call began, so what an earlier, killed call attached goes too.
+    async fn undo(&self, request: &StageVolume, image: &Image, place: &Path, error: Error) -> Error {
         let mut undone = self.clear(place).await;
-        if attached.new && undone.is_ok() {
+        if undone.is_ok() {
             undone = self.backend.detach(image).await;
         }
         match undone {

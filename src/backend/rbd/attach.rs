@@ -13,11 +13,8 @@ use super::cli::{Cli, errno, explain};
 use super::json::{Device, Devices, Watcher};
 use super::meta::{self, Meta};
 use super::params::check_plain;
-use super::{Rbd, not_found};
+use super::{Rbd, not_found, settled_watchers};
 
-/// Looks at the watchers before they are believed: a command of the controller watches an image for a moment too.
-const LOOKS: u32 = 3;
-const LOOK_AGAIN: Duration = Duration::from_millis(700);
 /// Tries to unmap a busy device: who looks at it only in passing (udev, blkid) is gone by then.
 const UNMAP_TRIES: u32 = 8;
 const UNMAP_AGAIN: Duration = Duration::from_millis(500);
@@ -73,7 +70,7 @@ impl Rbd {
             self.unmap(image, &device).await?;
         }
         proved?;
-        Ok(Attached { device: device.into(), new: local.is_none(), format: format_mark(request, &meta) })
+        Ok(Attached { device: device.into(), format: format_mark(request, &meta) })
     }
 
     pub(super) async fn detach_image(&self, image: &Image) -> Result<()> {
@@ -138,29 +135,26 @@ impl Writer<'_> {
             return Ok(());
         }
         let node_client = devices.iter().find_map(|device| self.rbd.client_address(&device.path));
-        let mut others = Vec::new();
-        for _ in 0..LOOKS {
-            let watchers = self.watchers().await?;
-            let own = match (local, node_client.as_deref().or_else(|| self.recorded())) {
-                (None, _) => None,
-                (Some(_), Some(address)) => Some(address.to_owned()),
+        let others = |watchers: &[Watcher]| -> Vec<Watcher> {
+            let own = match (local, node_client.as_deref().or_else(|| self.recorded()), watchers) {
+                (Some(_), Some(address), _) => Some(address),
                 // Mapped here, and one client holds it: that is this node's.
-                (Some(_), None) => {
-                    Some(watchers.as_slice()).filter(|all| all.len() == 1).map(|all| all[0].address.clone())
-                }
+                (Some(_), None, [only]) => Some(only.address.as_str()),
+                _ => None,
             };
-            others = watchers.into_iter().filter(|watcher| Some(&watcher.address) != own.as_ref()).collect();
-            if others.len() <= self.mirrors() {
-                return Ok(());
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            watchers.iter().filter(|watcher| Some(watcher.address.as_str()) != own).cloned().collect()
+        };
+        let watchers = self.watchers(|watchers| others(watchers).len() <= self.mirrors()).await?;
+        let others = others(&watchers);
+        if others.len() <= self.mirrors() {
+            return Ok(());
         }
-        let named: Vec<String> = others.iter().map(|watcher| self.named(watcher)).collect();
+        let clients = meta::clients(self.meta, &self.request.target.volume);
         Err(Error::Precondition(format!(
             "image {} is in use by {}: it has to be unstaged there first; where that node is dead, its watch ends by \
              itself after 30 s",
             self.request.image,
-            named.join(", ")
+            meta::named(&clients, &others)
         )))
     }
 
@@ -173,20 +167,23 @@ impl Writer<'_> {
                 None => Ok(()),
             };
         }
-        for _ in 0..LOOKS {
-            let watchers = self.watchers().await?;
-            // Nobody watched before, so the only one now is us.
-            let own = known.clone().or_else(|| watchers.first().map(|watcher| watcher.address.clone()));
-            let others = watchers.iter().filter(|watcher| Some(&watcher.address) != own.as_ref()).count();
-            if let (Some(own), true) = (own, others <= self.mirrors()) {
-                return self.record(&own).await;
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
+        // Nobody watched before, so the only one now is us.
+        let own = |watchers: &[Watcher]| {
+            known.clone().or_else(|| watchers.first().map(|watcher| watcher.address.clone()))
+        };
+        let alone = |watchers: &[Watcher]| {
+            let own = own(watchers)?;
+            let others = watchers.iter().filter(|watcher| watcher.address != own).count();
+            (others <= self.mirrors()).then_some(own)
+        };
+        let watchers = self.watchers(|watchers| alone(watchers).is_some()).await?;
+        match alone(&watchers) {
+            Some(own) => self.record(&own).await,
+            None => Err(Error::Busy(format!(
+                "image {} was taken by another client while it was mapped: ask again",
+                self.request.image
+            ))),
         }
-        Err(Error::Busy(format!(
-            "image {} was taken by another client while it was mapped: ask again",
-            self.request.image
-        )))
     }
 
     /// Written only where it changes: one monitor commit less on a repeated call.
@@ -203,18 +200,10 @@ impl Writer<'_> {
         self.meta.get(&key).map(String::as_str)
     }
 
-    async fn watchers(&self) -> Result<Vec<Watcher>> {
+    async fn watchers(&self, fine: impl Fn(&[Watcher]) -> bool) -> Result<Vec<Watcher>> {
         let image = &self.request.image;
-        self.cli
-            .watchers(image)
-            .await?
-            .ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))
-    }
-
-    fn named(&self, watcher: &Watcher) -> String {
-        let clients = meta::clients(self.meta, &self.request.target.volume);
-        let node = clients.into_iter().find(|(_, address)| *address == watcher.address);
-        node.map_or_else(|| watcher.address.clone(), |(node, address)| format!("{address} (node {node:?})"))
+        let watchers = settled_watchers(self.cli, image, fine).await?;
+        watchers.ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))
     }
 
     fn mirrors(&self) -> usize {

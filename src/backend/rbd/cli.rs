@@ -284,12 +284,12 @@ pub(super) fn explain(what: &str, error: CmdError) -> Error {
 /// `rados` exits with 1 for everything and writes the number in brackets; an absent key it only tells in words.
 pub(super) fn rados_errno(error: &CmdError) -> Option<i32> {
     error.exit()?;
-    if error.stderr.contains("No such key:") {
+    if error.said.contains("No such key:") {
         return Some(errno::NOENT);
     }
-    let numbers = error.stderr.rmatches('(').count();
+    let numbers = error.said.rmatches('(').count();
     let bracketed = |part: &str| part.split_once(')').and_then(|(number, _)| number.parse::<i32>().ok());
-    (numbers > 0).then(|| error.stderr.rsplit('(').find_map(bracketed))?.map(i32::abs)
+    (numbers > 0).then(|| error.said.rsplit('(').find_map(bracketed))?.map(i32::abs)
 }
 
 fn absent_is_none(result: Result<Output, CmdError>) -> Result<Option<Output>, CmdError> {

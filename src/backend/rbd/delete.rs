@@ -8,7 +8,7 @@ use crate::id::VolumeId;
 use super::cli::Cli;
 use super::json::{Info, Watcher};
 use super::meta::{self, Meta};
-use super::{Rbd, journal_object};
+use super::{Rbd, journal_object, settled_watchers};
 
 impl Rbd {
     pub(super) async fn delete_volume(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {
@@ -16,26 +16,49 @@ impl Rbd {
         let cli = self.cli(&access);
         let pool = self.pools.name(&cli, &id.pool).await?;
         let default = cli.image(&pool, &id.default_image());
-        let mut deleted = self.delete_image(&cli, &default, id).await?;
-        if !deleted && let Some(name) = self.recorded_name(&cli, &pool, id.uuid).await? {
-            deleted = self.delete_image(&cli, &cli.image(&pool, &name), id).await?;
+        let deleted = self.delete_image(&cli, &default, id).await?;
+        // Ours of the default name has no journal; ceph-csi's has (its uuids are random), and so has a prefixed one.
+        if !deleted || id.uuid.get_version_num() != 5 {
+            self.delete_journalled(&cli, id, &pool, deleted).await?;
         }
-        if !deleted {
-            self.pools.prove(&cli, &id.pool, &pool).await?;
-        }
-        self.forget_journal(&cli, &pool, id, deleted).await?;
         self.trash.resume(&access, &pool);
         Ok(())
+    }
+
+    async fn delete_journalled(&self, cli: &Cli<'_>, id: &VolumeId, pool: &str, deleted: bool) -> Result<()> {
+        let mut deleted = deleted;
+        if !deleted && let Some(name) = self.recorded_name(cli, pool, id.uuid).await? {
+            deleted = self.delete_image(cli, &cli.image(pool, &name), id).await?;
+        }
+        if !deleted {
+            self.pools.prove(cli, &id.pool, pool).await?;
+        }
+        let object = journal_object(id.uuid);
+        if let Some(name) = cli.omap_get(pool, &object, "csi.volname").await? {
+            let directory = format!("csi.volumes.{}", self.instance);
+            let key = format!("csi.volume.{}", String::from_utf8_lossy(&name));
+            cli.omap_remove(pool, &directory, &key).await?;
+        }
+        cli.remove_object(pool, &object).await
     }
 
     /// False where there is nothing of that name. `rbd trash mv` succeeds on an image that is mapped and in use, so
     /// all that speaks against it is asked first.
     async fn delete_image(&self, cli: &Cli<'_>, image: &Image, id: &VolumeId) -> Result<bool> {
-        let (info, watchers, meta) = tokio::try_join!(cli.info(image), cli.watchers(image), cli.meta(image))?;
+        // Not side by side: `rbd image-meta list` watches the image itself while it runs.
+        let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
         let image_id = info.as_ref().map(|info| info.id.clone());
         if let Some(info) = info {
-            let watchers = watchers.unwrap_or_default();
-            unused(image, id, &watchers, cli.access.mirror_daemons, &meta.unwrap_or_default())?;
+            let meta = meta.unwrap_or_default();
+            let unwatched = |watchers: &[Watcher]| watchers.len() <= cli.access.mirror_daemons;
+            let watchers = settled_watchers(cli, image, unwatched).await?.unwrap_or_default();
+            if !unwatched(&watchers) {
+                let named = meta::named(&meta::clients(&meta, &id.to_string()), &watchers);
+                return Err(Error::Precondition(format!(
+                    "image {image} is in use by {named}: unmap it there"
+                )));
+            }
+            unpublished(id, &meta)?;
             self.without_snapshots(cli, image, &info).await?;
         }
         self.trash.discard(cli, image, image_id).await
@@ -51,51 +74,15 @@ impl Rbd {
             "image {image} has snapshots {names:?}: remove them first (rbd snap rm)"
         )))
     }
-
-    /// The keys that ceph-csi, or a volumeNamePrefix, left about the volume. Ours of version 5 and default name have none.
-    async fn forget_journal(&self, cli: &Cli<'_>, pool: &str, id: &VolumeId, deleted: bool) -> Result<()> {
-        let default_of_ours = id.uuid.get_version_num() == 5 && deleted;
-        let object = journal_object(id.uuid);
-        if default_of_ours && self.recorded_name(cli, pool, id.uuid).await?.is_none() {
-            return Ok(());
-        }
-        if let Some(name) = cli.omap_get(pool, &object, "csi.volname").await? {
-            let (directory, name) =
-                (format!("csi.volumes.{}", self.instance), String::from_utf8_lossy(&name).into_owned());
-            cli.omap_remove(pool, &directory, &format!("csi.volume.{name}")).await?;
-        }
-        cli.remove_object(pool, &object).await
-    }
 }
 
 /// Read-only maps hold no watch (krbd since Linux 5.5), so the records of ControllerPublishVolume count too.
-fn unused(
-    image: &Image,
-    id: &VolumeId,
-    watchers: &[Watcher],
-    mirror_daemons: usize,
-    meta: &Meta,
-) -> Result<()> {
-    if watchers.len() > mirror_daemons {
-        let clients = meta::clients(meta, &id.to_string());
-        let named = |watcher: &Watcher| {
-            let node = clients.iter().find(|(_, address)| *address == watcher.address);
-            node.map_or_else(
-                || watcher.address.clone(),
-                |(node, address)| format!("{address} (node {node:?})"),
-            )
-        };
-        let named: Vec<String> = watchers.iter().map(named).collect();
-        return Err(Error::Precondition(format!(
-            "image {image} is in use by {}: unmap it there",
-            named.join(", ")
-        )));
+fn unpublished(id: &VolumeId, meta: &Meta) -> Result<()> {
+    match meta::published(meta, id.uuid).first() {
+        Some(record) => {
+            let node = &record.node;
+            Err(Error::Precondition(format!("volume {id} is published on node {node:?}: unpublish it there")))
+        }
+        None => Ok(()),
     }
-    if let Some(record) = meta::published(meta, id.uuid).first() {
-        return Err(Error::Precondition(format!(
-            "volume {id} is published on node {:?}: unpublish it there",
-            record.node
-        )));
-    }
-    Ok(())
 }

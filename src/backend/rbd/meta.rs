@@ -7,6 +7,8 @@ use uuid::Uuid;
 
 use crate::backend::FormatMark;
 
+use super::json::Watcher;
+
 pub(super) type Meta = BTreeMap<String, String>;
 
 pub(super) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
@@ -91,6 +93,15 @@ pub(super) fn clients<'a>(meta: &'a Meta, volume: &str) -> Vec<(&'a str, &'a str
     let records =
         meta.iter().filter_map(|(key, address)| Some((key.strip_prefix(&prefix)?, address.as_str())));
     records.collect()
+}
+
+/// Watchers in words, with the nodes that recorded them.
+pub(super) fn named(clients: &[(&str, &str)], watchers: &[Watcher]) -> String {
+    let name = |watcher: &Watcher| {
+        let node = clients.iter().find(|(_, address)| *address == watcher.address);
+        node.map_or_else(|| watcher.address.clone(), |(node, address)| format!("{address} (node {node:?})"))
+    };
+    watchers.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::id::{Pool, VolumeId, volume_uuid};
 use crate::ops::Ops;
 
 use cli::{Cli, errno};
+use json::Watcher;
 use meta::Meta;
 use params::Plan;
 use pools::Pools;
@@ -35,6 +36,9 @@ use trash::Trash;
 const GRANULE: u64 = 1 << 20;
 /// librbd's object map counts at most so many objects.
 const MAX_OBJECTS: u64 = 256_000_000;
+/// How often watchers are looked at before they are believed.
+const LOOKS: u32 = 3;
+const LOOK_AGAIN: Duration = Duration::from_millis(700);
 const DEFAULT_OBJECT_SIZE: u64 = 4 << 20;
 
 pub(crate) struct Rbd {
@@ -307,6 +311,24 @@ fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
 
 /// Features that follow from other parameters (stripeUnit, dataPool).
 const IMPLIED: &[&str] = &["striping", "data-pool"];
+
+/// Looks at the watchers until they are `fine`, a few times: every command that opens an image for writing (also
+/// `rbd image-meta list`) watches it for a moment. None where there is no such image.
+async fn settled_watchers(
+    cli: &Cli<'_>,
+    image: &Image,
+    fine: impl Fn(&[Watcher]) -> bool,
+) -> Result<Option<Vec<Watcher>>> {
+    let mut watchers = cli.watchers(image).await?;
+    for _ in 1..LOOKS {
+        if watchers.as_deref().is_none_or(&fine) {
+            break;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+        watchers = cli.watchers(image).await?;
+    }
+    Ok(watchers)
+}
 
 fn image_name(plan: &Plan, id: &VolumeId) -> String {
     plan.prefix.as_ref().map_or_else(|| id.default_image(), |prefix| format!("{prefix}{}", id.uuid))

@@ -56,13 +56,17 @@ impl Rbd {
                 "volume {id} is still mapped on node {node:?} (client {address}): unstage it there, or shut the node down"
             )));
         }
-        for (node, _) in clients {
-            cli.remove_meta(&image, &meta::client_key(&volume, node)).await?;
+        let records = meta::published(&meta, id.uuid).into_iter().filter(|record| of_node(&record.node));
+        let keys = clients
+            .iter()
+            .map(|(node, _)| meta::client_key(&volume, node))
+            .chain(records.map(|record| record.key()));
+        let keys: Vec<String> = keys.collect();
+        let mut removals = Vec::new();
+        for key in &keys {
+            removals.push(cli.remove_meta(&image, key));
         }
-        for record in meta::published(&meta, id.uuid).into_iter().filter(|record| of_node(&record.node)) {
-            cli.remove_meta(&image, &record.key()).await?;
-        }
-        Ok(())
+        futures_util::future::try_join_all(removals).await.map(drop)
     }
 }
 
