@@ -48,14 +48,18 @@ pub(crate) async fn serve(
         stopping.notified().await;
         tokio::time::sleep(grace).await;
     };
+    let served = async {
+        listen(endpoint, routes, stopped).await?;
+        ops.drained().await;
+        Ok(())
+    };
     tokio::select! {
-        result = listen(endpoint, routes, stopped) => result?,
-        () = overdue => tracing::warn!("calls still open after the grace period are cut"),
+        result = served => result,
+        () = overdue => {
+            tracing::warn!("what still runs after the grace period is cut: the next retry takes up what it left");
+            Ok(())
+        }
     }
-    if !ops.drain(grace).await {
-        tracing::warn!("operations still run after the grace period: the next retry takes up what they left");
-    }
-    Ok(())
 }
 
 async fn listen(

@@ -39,6 +39,7 @@ pub(super) fn create_volume(request: proto::CreateVolumeRequest) -> Result<Creat
     }
     let capabilities = capabilities(&request.volume_capabilities)?;
     capabilities.iter().try_for_each(supported)?;
+    can_be_filled(&capabilities)?;
     if request.volume_content_source.is_some() {
         return not_built("volume_content_source (snapshots and clones)");
     }
@@ -115,11 +116,22 @@ pub(super) fn supported(capability: &Capability) -> Result<()> {
     if !SUPPORTED.contains(&fs_type.as_str()) {
         return Err(Error::Invalid(format!("fs_type {fs_type:?} is not built: use one of {SUPPORTED:?}")));
     }
-    if capability.mode.multi_node() {
+    if capability.mode.multi_node() && !capability.mode.read_only() {
         return Err(Error::Invalid(format!(
             "access mode {:?} with a filesystem: {fs_type} on several nodes is destroyed; use a block volume (volumeMode: Block)",
             capability.mode
         )));
+    }
+    Ok(())
+}
+
+/// A new volume is empty: somebody has to be able to write to it before others read it.
+fn can_be_filled(capabilities: &[Capability]) -> Result<()> {
+    let read_by_many = |capability: &&Capability| capability.mode.read_only() && capability.mode.multi_node();
+    let shared =
+        capabilities.iter().filter(read_by_many).any(|capability| capability.access != Access::Block);
+    if shared || capabilities.iter().all(|capability| capability.mode.read_only()) {
+        return not_built("a read-only volume (it needs a snapshot or a volume to read from)");
     }
     Ok(())
 }
@@ -133,9 +145,7 @@ pub(super) fn stage(request: proto::NodeStageVolumeRequest) -> Result<StageVolum
     if !target.is_static() {
         existing_id(&target.volume)?;
     }
-    if matches!(&capability.access, Access::Mount { .. }) && !capability.mode.read_only() {
-        supported(&capability)?;
-    }
+    supported(&capability)?;
     if target.context.get("encrypted").is_some_and(|value| value != "false") {
         return not_built("encrypted (an encrypted volume)");
     }

@@ -228,16 +228,18 @@ impl Rbd {
     async fn import_failed(&self, cli: &Cli<'_>, image: &Image, error: CmdError) -> Error {
         let what = format!("creating image {image}");
         let denied = matches!(error.exit(), Some(errno::PERM | errno::ACCES));
-        let gone = denied || matches!(cli.object_time(&image.pool, &id_object(image)).await, Ok(None));
+        let object = id_object(image);
+        let gone = denied || matches!(cli.object_time(&image.pool, &object).await, Ok(None));
         match (gone, error.exit()) {
             (_, Some(errno::TIMEDOUT)) => cli::explain(&what, error),
+            _ if matches!(error.end, End::Deadline(_)) => cli::explain(&what, error),
             (true, Some(errno::INVAL)) => {
                 Error::Invalid(format!("{what}: {error}: the parameters do not fit together"))
             }
             (true, Some(errno::NOENT)) => Error::Precondition(format!(
                 "{what}: {error}: create the pool, the data pool or the namespace first"
             )),
-            (true, _) if !matches!(error.end, End::Deadline(_)) => cli::explain(&what, error),
+            (true, Some(_)) => cli::explain(&what, error),
             _ => Error::Busy(format!("{what}: {error}; it may be half-made, and asking again finishes it")),
         }
     }
