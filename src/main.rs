@@ -1,7 +1,7 @@
 //! ceph-rbd-csi: a CSI driver for Ceph RBD, one daemon for the controller and the node.
 //!
 //! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `error`: the one error
-//! - `server`: the listener and the log line of each call; `csi`: the gRPC services, all validation in `csi::wire`
+//! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
 //! - `ops`: work that outlives its caller, under locks
 //! - `node`: stage, publish and the way back; `fs`: filesystems
 //! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command
@@ -9,6 +9,7 @@
 //!
 //! This file puts them together, starts the logs and waits for the signal.
 
+mod authority;
 mod backend;
 mod cluster;
 mod config;

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, TryStreamExt as _};
 use http::{Request, Response};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Notify;
@@ -23,6 +23,7 @@ use tower::{Layer, Service};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
+use crate::authority::Tcp;
 use crate::config::Endpoint;
 use crate::ops::Ops;
 
@@ -75,7 +76,7 @@ async fn listen(
             fs::remove_file(path)?;
         }
         Endpoint::Tcp(address) => {
-            let listener = TcpListenerStream::new(TcpListener::bind(address).await?);
+            let listener = TcpListenerStream::new(TcpListener::bind(address).await?).map_ok(Tcp::new);
             server.serve_with_incoming_shutdown(listener, stopped).await?;
         }
     }

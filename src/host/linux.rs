@@ -21,8 +21,9 @@ use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo}
 
 /// More than any listing of ours takes; an `rbd` that aborts can print without end.
 const STDOUT_CAP: usize = 16 << 20;
-/// The end of stderr holds the reason, its beginning the progress.
-const STDERR_KEPT: usize = 2 << 10;
+/// Of what a program says, its beginning (where an abort gives its reason) and its end (where an error does).
+const HEAD_KEPT: usize = 1 << 10;
+const TAIL_KEPT: usize = 2 << 10;
 /// Programs of `Slot::Long` at once.
 const LONG_SLOTS: usize = 2;
 
@@ -93,7 +94,7 @@ async fn run(cmd: &Cmd, limit: Duration) -> Result<Output, CmdError> {
     };
     let Some(end) = end else { return Ok(output) };
     let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
-    Err(CmdError { program: cmd.program, verb: verb(cmd), end, said: last_lines(said) })
+    Err(CmdError { program: cmd.program, verb: verb(cmd), end, said: summary(said) })
 }
 
 /// None when the child has succeeded.
@@ -165,7 +166,9 @@ async fn read_tail(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>, mov
     let (Some(mut pipe), mut chunk) = (pipe, vec![0; 8 << 10]) else { return };
     while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
         kept.extend_from_slice(&chunk[..count]);
-        kept.drain(..kept.len().saturating_sub(STDERR_KEPT));
+        if kept.len() > HEAD_KEPT + TAIL_KEPT {
+            kept.drain(HEAD_KEPT..kept.len() - TAIL_KEPT);
+        }
         moved.notify_one();
     }
 }
@@ -202,11 +205,12 @@ fn verb(cmd: &Cmd) -> String {
     cmd.args.iter().find(|arg| !arg.starts_with('-')).cloned().unwrap_or_default()
 }
 
-/// The end of what was said, in one line.
-fn last_lines(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&said[said.len().saturating_sub(STDERR_KEPT)..]);
+/// The first and last lines of what was said, in one.
+fn summary(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&said[..said.len().min(HEAD_KEPT + TAIL_KEPT)]);
     let lines: Vec<&str> = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(6)..].join("; ")
+    let (head, tail) = lines.split_at(lines.len().saturating_sub(6));
+    head.iter().take(2).chain(tail).copied().collect::<Vec<_>>().join("; ")
 }
 
 fn mount(what: &MountCall) -> io::Result<()> {

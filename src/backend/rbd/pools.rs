@@ -63,8 +63,8 @@ impl Pools {
 fn absent(pool: &str, cli: &Cli<'_>, pools: &BTreeMap<u64, String>) -> Error {
     let names: Vec<&String> = pools.values().collect();
     Error::Precondition(format!(
-        "pool {pool} is not in cluster {:?}, which has {names:?}: create it (ceph osd pool create, rbd pool init) or \
-         mend the StorageClass",
+        "pool {pool} is not in cluster {:?}, whose managers report {names:?} (a new pool within seconds): create it \
+         (ceph osd pool create, rbd pool init) or mend the StorageClass",
         cli.access.cluster
     ))
 }

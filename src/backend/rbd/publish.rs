@@ -61,12 +61,10 @@ impl Rbd {
             .iter()
             .map(|(node, _)| meta::client_key(&volume, node))
             .chain(records.map(|record| record.key()));
-        let keys: Vec<String> = keys.collect();
-        let mut removals = Vec::new();
-        for key in &keys {
-            removals.push(cli.remove_meta(&image, key));
+        for key in keys.collect::<Vec<String>>() {
+            cli.remove_meta(&image, &key).await?;
         }
-        futures_util::future::try_join_all(removals).await.map(drop)
+        Ok(())
     }
 }
 
