@@ -85,6 +85,12 @@ pub(crate) struct Access {
 }
 
 impl Access {
+    /// The text with the key, wherever a program printed it, made unreadable.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        let key = std::fs::read_to_string(self.key_file()).unwrap_or_default();
+        if key.is_empty() { text.to_owned() } else { text.replace(&key, "***") }
+    }
+
     /// A path under which a child of ours reads the key; it names a memfd, so nothing is on disk.
     pub(crate) fn key_file(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.key.as_raw_fd())
@@ -99,6 +105,7 @@ impl Clusters {
     /// Fails with `Precondition` where the cluster is not described: that may be mended in the file at any time.
     pub(crate) fn access(&self, cluster: &str, secrets: &Secrets) -> Result<Access> {
         let (user, key) = secrets.credential()?;
+        is_key(key)?;
         let entry = self.entry(cluster)?;
         if !entry.rbd.net_namespace.is_empty() {
             return Err(Error::Precondition(format!(
@@ -141,6 +148,20 @@ impl Clusters {
     }
 }
 
+/// A key is base64. Checked here, because `rbd` prints a key that it cannot decode.
+fn is_key(key: &str) -> Result<()> {
+    let key = key.trim();
+    let digits = key.trim_end_matches('=');
+    let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/');
+    if plain && key.len().is_multiple_of(4) && key.len() - digits.len() <= 2 {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "userKey is not a Ceph key ({} bytes, not base64): copy it anew (ceph auth get-key client.<userID>)",
+        key.len()
+    )))
+}
+
 fn keep_in_memory(key: &str) -> Result<File> {
     let descriptor = memfd_create("key", MFdFlags::MFD_CLOEXEC)
         .map_err(|error| Error::internal("keeping the key in memory", error))?;
@@ -181,6 +202,17 @@ mod tests {
         assert!(
             matches!(&error, Error::Precondition(text) if text.contains("\"b\"") && text.contains("[\"a\"]"))
         );
+    }
+
+    #[test]
+    fn a_key_is_checked_and_never_told() {
+        for key in ["c2VjcmV", "c2Vj!mV0", "c===", "c2VjcmV0c"] {
+            let error = is_key(key).expect_err("no key").to_string();
+            assert!(!error.contains(key), "{error}");
+        }
+        assert!(is_key("AQC0uvZmAAAAABAAvY9d1JQ3l5k0Yc1nKzQ0bA==").is_ok());
+        let access = check(r#"[{"clusterID":"a","monitors":["m"]}]"#, "a").expect("access");
+        assert_eq!(access.redact("cannot decode 'c2VjcmV0'"), "cannot decode '***'");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Makes the volume, or finds it made, or finishes one that was left half-made.
     async fn create(&self, request: &CreateVolume) -> Result<Volume>;
     /// `NotFound` where there is none.
-    async fn find(&self, id: &VolumeId, secrets: &Secrets) -> Result<Volume>;
+    async fn find(&self, id: &VolumeId, secrets: &Secrets) -> Result<()>;
     /// Takes the volume away. Nothing there, proved, is success.
     async fn delete(&self, id: &VolumeId, secrets: &Secrets) -> Result<()>;
     /// Notes that the volume is about to be used on a node; refuses where another one writes to it.

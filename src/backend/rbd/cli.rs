@@ -12,7 +12,7 @@ use crate::cluster::Access;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, End, Host, Output, Slot};
 
-use super::json::{Info, Snapshot, Watcher};
+use super::json::{Info, Named, Watcher};
 use super::meta::Meta;
 
 /// errno, which is also `rbd`'s exit status.
@@ -33,6 +33,9 @@ pub(super) mod errno {
 
 /// Where Ceph's own settings come from, if the administrator gives any.
 const CEPH_CONF: &str = "/etc/ceph/ceph.conf";
+
+/// Spares `rados` a round trip, after whose failure it would tell no errno.
+const NO_MON_CONFIG: &str = "--no-mon-config";
 
 /// The commands on one cluster, as one user.
 pub(super) struct Cli<'a> {
@@ -76,7 +79,7 @@ impl Cli<'_> {
     }
 
     /// Snapshots, those in the trash too.
-    pub(super) async fn snapshots(&self, image: &Image) -> Result<Vec<Snapshot>> {
+    pub(super) async fn snapshots(&self, image: &Image) -> Result<Vec<Named>> {
         Ok(self.json_if_there("snap ls", image, &["--all"]).await?.unwrap_or_default())
     }
 
@@ -155,6 +158,14 @@ impl Cli<'_> {
         Ok(pools.pools.into_iter().map(|pool| (pool.id, pool.name)).collect())
     }
 
+    pub(super) async fn namespaces(&self, pool: &str) -> Result<Vec<String>> {
+        let what = format!("listing the namespaces of {pool}");
+        let args = ["namespace", "ls", pool, "--format=json"];
+        let output = self.run("rbd", args, |cmd| cmd).await.map_err(|error| explain(&what, error))?;
+        let names: Vec<Named> = parse(&what, &output)?;
+        Ok(names.into_iter().map(|namespace| namespace.name).collect())
+    }
+
     /// When the object was last written; None where there is no such object (or no such pool).
     pub(super) async fn object_time(&self, pool: &str, object: &str) -> Result<Option<SystemTime>> {
         let Some(output) = self.rados(pool, &["stat", object]).await? else { return Ok(None) };
@@ -201,7 +212,7 @@ impl Cli<'_> {
 
     async fn rados_raw(&self, pool: &str, args: &[&str]) -> Result<Output, CmdError> {
         let mut args = args.to_vec();
-        args.extend(["--pool", pool]);
+        args.extend(["--pool", pool, NO_MON_CONFIG]);
         if !self.access.namespace.is_empty() {
             args.extend(["--namespace", &self.access.namespace]);
         }
@@ -233,14 +244,16 @@ impl Cli<'_> {
         let mut cmd = with(Cmd::new(program, args).slot(Slot::Cluster));
         cmd.args.extend(self.connection());
         let repeatable = !matches!(cmd.args[0].as_str(), "import" | "map");
-        match self.host.run(cmd.clone()).await {
+        let mut result = self.host.run(cmd.clone()).await;
+        if let Err(error) = &result
+            && repeatable
+            && matches!(error.end, End::Signal(SIGSEGV | SIGABRT))
+        {
             // `rbd` 16.2 aborts once in some thousand runs, often after its work is done (seen).
-            Err(error) if repeatable && matches!(error.end, End::Signal(SIGSEGV | SIGABRT)) => {
-                tracing::warn!("{error}; it is run once more");
-                self.host.run(cmd).await
-            }
-            result => result,
+            tracing::warn!("rbd {} crashed; it is run once more", error.verb);
+            result = self.host.run(cmd).await;
         }
+        result.map_err(|error| CmdError { said: self.access.redact(&error.said), ..error })
     }
 
     /// Without these time-outs a command waits 300 s for a dead monitor, and for ever for a dead OSD.
@@ -309,9 +322,11 @@ fn absent_is_none(result: Result<Output, CmdError>) -> Result<Option<Output>, Cm
     }
 }
 
+/// `image-meta list` of an image without metadata prints nothing.
 fn parse<T: DeserializeOwned>(what: &str, output: &Output) -> Result<T> {
-    serde_json::from_slice(&output.stdout).map_err(|error| {
-        let start: String = String::from_utf8_lossy(&output.stdout).chars().take(200).collect();
+    let text = output.stdout.trim_ascii();
+    serde_json::from_slice(if text.is_empty() { b"{}" } else { text }).map_err(|error| {
+        let start: String = String::from_utf8_lossy(text).chars().take(200).collect();
         Error::internal(format!("{what}: the answer is not what this driver knows: {start:?}"), error)
     })
 }

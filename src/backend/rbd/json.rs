@@ -30,8 +30,9 @@ pub(super) struct Watcher {
     pub(super) address: String,
 }
 
+/// A snapshot or a namespace.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Snapshot {
+pub(super) struct Named {
     pub(super) name: String,
 }
 

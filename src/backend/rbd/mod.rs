@@ -99,20 +99,10 @@ impl Backend for Rbd {
         Ok(Volume { id, size, context: volume_context(plan, &image) })
     }
 
-    async fn find(&self, id: &VolumeId, secrets: &Secrets) -> Result<Volume> {
+    async fn find(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {
         let access = self.clusters.access(&id.cluster, secrets)?;
-        let cli = self.cli(&access);
-        let pool = self.pools.name(&cli, &id.pool).await?;
-        let image = cli.image(&pool, &id.default_image());
-        let found = match cli.info(&image).await? {
-            Some(info) => Some(info),
-            None => match self.recorded_name(&cli, &pool, id.uuid).await? {
-                Some(name) => cli.info(&cli.image(&pool, &name)).await?,
-                None => None,
-            },
-        };
-        let info = found.ok_or_else(|| not_found(id, &image))?;
-        Ok(Volume { id: id.clone(), size: info.size, context: super::Parameters::new() })
+        let found = self.find_meta(&self.cli(&access), id).await?;
+        found.map(drop).ok_or_else(|| not_found(id, &id.default_image()))
     }
 
     async fn delete(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {

@@ -37,14 +37,24 @@ impl Pools {
         pools.get(id).cloned().ok_or_else(|| absent(&format!("number {id}"), cli, &pools))
     }
 
-    /// Whether the cluster says, now, that the pool still has this name: without that, "not there" proves nothing.
+    /// Whether the cluster says, now, that the pool still has this name, and the namespace: without that, "not there" proves nothing.
     pub(super) async fn prove(&self, cli: &Cli<'_>, pool: &Pool, name: &str) -> Result<()> {
         let pools = self.refresh(cli).await?;
         let same = match pool {
             Pool::Name(name) => pools.values().any(|known| known == name),
             Pool::Id(id) => pools.get(id).is_some_and(|known| known == name),
         };
-        if same { Ok(()) } else { Err(absent(&format!("{name:?} ({pool:?})"), cli, &pools)) }
+        if !same {
+            return Err(absent(&format!("{name:?} ({pool:?})"), cli, &pools));
+        }
+        let namespace = &cli.access.namespace;
+        if namespace.is_empty() || cli.namespaces(name).await?.contains(namespace) {
+            return Ok(());
+        }
+        Err(Error::Precondition(format!(
+            "namespace {namespace:?} is not in pool {name:?}: mend radosNamespace of cluster {:?}, or create it (rbd namespace create)",
+            cli.access.cluster
+        )))
     }
 
     async fn refresh(&self, cli: &Cli<'_>) -> Result<BTreeMap<u64, String>> {
