@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn this_machine_s_own_mounts_are_read() {
         let text = std::fs::read("/proc/self/mountinfo").expect("mountinfo");
-        let lines = text.iter().filter(|byte| **byte == b'\n').count();
+        let lines = text.split(|byte| *byte == b'\n').count() - 1;
         assert_eq!(parse(&text).len(), lines);
     }
 

@@ -21,7 +21,7 @@ impl Rbd {
         if !deleted || id.uuid.get_version_num() != 5 {
             self.delete_journalled(&cli, id, &pool, deleted).await?;
         }
-        self.trash.resume(&access, &pool);
+        self.trash.take_up(&access, &pool);
         Ok(())
     }
 

@@ -95,7 +95,7 @@ impl Backend for Rbd {
             self.record_name(&cli, &image, uuid, &request.name).await?;
         }
         let size = self.make(&cli, &plan, request, &image, uuid).await?;
-        self.trash.resume(&access, &plan.pool);
+        self.trash.take_up(&access, &plan.pool);
         Ok(Volume { id, size, context: volume_context(plan, &image) })
     }
 

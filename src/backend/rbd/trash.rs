@@ -2,20 +2,24 @@
 //! answer. Only what an intent of ours names is ever removed: pools are shared with other clusters, other drivers and
 //! administrators who rescue things.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::backend::Image;
 use crate::cluster::Access;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::Host;
 use crate::ops::Ops;
 
 use super::cli::{Cli, errno, explain};
 use super::id_object;
 
+/// An intent is the key `del.<image id>.<seconds since 1970>`: each attempt has one of its own, so that tidying up after
+/// an old attempt never takes away the intent of a new one.
 const INTENT: &str = "del.";
+/// An intent whose image is not in the trash may be one whose move is still to come, in a twin too.
+const STALE: Duration = Duration::from_secs(3600);
 /// How long an entry that cannot go yet (watched, or its snapshots have clones) is left alone.
 const RETRY: Duration = Duration::from_secs(30);
 /// Rounds without an end before the worker waits for the next request, which brings a key again.
@@ -27,119 +31,121 @@ pub(super) struct Trash {
     index: String,
     deadline: Duration,
     ops: Ops,
-    /// The pools that are worked on, and whether something came in since their worker last looked.
-    workers: Mutex<HashMap<String, bool>>,
+    /// What is known of each pool and namespace since the start.
+    places: Mutex<HashMap<String, Place>>,
+}
+
+/// No entry: it was never looked at, or given up until the next request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Clean,
+    Working,
+    /// Something came in since its worker last looked.
+    Dirty,
 }
 
 impl Trash {
     pub(super) fn new(host: Arc<dyn Host>, instance: &str, deadline: Duration, ops: Ops) -> Self {
-        Self { host, index: format!("csi.rbd.index.{instance}"), deadline, ops, workers: Mutex::default() }
+        Self { host, index: format!("csi.rbd.index.{instance}"), deadline, ops, places: Mutex::default() }
     }
 
     /// Moves an image, or the half that a killed command left of one, to the trash. False where there is nothing.
     pub(super) async fn discard(
-        &self,
+        self: &Arc<Self>,
         cli: &Cli<'_>,
         image: &Image,
         image_id: Option<String>,
     ) -> Result<bool> {
+        let half_made = image_id.is_none();
         let image_id = match image_id {
             Some(id) => Some(id),
             None => self.half_made_id(cli, image).await?,
         };
-        if let Some(id) = &image_id {
-            let since = humantime::format_rfc3339_seconds(SystemTime::now());
-            cli.omap_set(
-                &image.pool,
-                &self.index,
-                &format!("{INTENT}{id}"),
-                &format!("{since} {}", image.name),
-            )
-            .await?;
-        }
+        let Some(id) = image_id else { return cli.trash_move(image).await };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        cli.omap_set(&image.pool, &self.index, &format!("{INTENT}{id}.{now}"), &image.name).await?;
         if cli.trash_move(image).await? {
-            return Ok(true);
-        }
-        if image_id.is_some() {
+            self.resume(cli.access, &image.pool, Place::Dirty);
+        } else if half_made && self.half_made_id(cli, image).await?.as_ref() == Some(&id) {
             // Killed before the image came into the directory: its name alone is taken, and nothing lists it.
             cli.remove_object(&image.pool, &id_object(image)).await?;
         }
-        Ok(image_id.is_some())
+        Ok(true)
+    }
+
+    /// Takes up what an earlier run left in this pool, once: the first request since brings a key.
+    pub(super) fn take_up(self: &Arc<Self>, access: &Access, pool: &str) {
+        self.resume(access, pool, Place::Clean);
     }
 
     /// Sees to it that the intents in this pool are carried out, with this key, behind the answer.
-    pub(super) fn resume(self: &Arc<Self>, access: &Access, pool: &str) {
+    fn resume(self: &Arc<Self>, access: &Access, pool: &str, why: Place) {
         let key = format!("{}/{pool}/{}", access.cluster, access.namespace);
-        if self.workers().insert(key.clone(), true).is_none() {
-            let (trash, access, pool) = (self.clone(), access.clone(), pool.to_owned());
-            self.ops.background(async move { trash.work(&key, &access, &pool).await });
-        }
+        let mut places = self.places();
+        match (places.get(&key), why) {
+            (Some(_), Place::Clean) => return,
+            (Some(Place::Working | Place::Dirty), _) => {
+                places.insert(key, Place::Dirty);
+                return;
+            }
+            _ => places.insert(key.clone(), Place::Working),
+        };
+        let (trash, access, pool) = (self.clone(), access.clone(), pool.to_owned());
+        self.ops.background(async move { trash.work(&key, &access, &pool).await });
     }
 
     async fn work(&self, key: &str, access: &Access, pool: &str) {
         for _ in 0..ROUNDS {
-            self.workers().insert(key.to_owned(), false);
+            self.places().insert(key.to_owned(), Place::Working);
             match self.round(access, pool).await {
-                Ok(0) => {}
+                Ok(0) => {
+                    let mut places = self.places();
+                    if places.get(key) == Some(&Place::Working) {
+                        places.insert(key.to_owned(), Place::Clean);
+                        return;
+                    }
+                }
                 Ok(left) => {
                     tracing::info!(pool, left, "images in the trash that cannot be removed yet");
                     tokio::time::sleep(RETRY).await;
-                    continue;
                 }
                 Err(error) => {
                     tracing::warn!(pool, "emptying the trash: {}", crate::error::chain(&error));
                     tokio::time::sleep(RETRY).await;
-                    continue;
                 }
             }
-            let mut workers = self.workers();
-            if workers.get(key) == Some(&false) {
-                workers.remove(key);
-                return;
-            }
         }
-        self.workers().remove(key);
+        tracing::warn!(pool, "the trash is left alone until the next request for this pool");
+        self.places().remove(key);
     }
 
     /// Removes what the intents name; answers how many have to wait.
     async fn round(&self, access: &Access, pool: &str) -> Result<usize> {
         let cli = Cli { host: self.host.as_ref(), access, deadline: self.deadline };
         let keys = cli.omap_keys(pool, &self.index).await?;
-        let ids: Vec<&str> = keys.iter().filter_map(|key| key.strip_prefix(INTENT)).collect();
         let mut removals = Vec::new();
-        for id in ids {
-            removals.push(self.remove(&cli, pool, id));
+        for (id, attempts) in by_image(&keys) {
+            removals.push(self.remove(&cli, pool, id, attempts));
         }
         let gone = futures_util::future::join_all(removals).await;
         gone.into_iter().try_fold(0, |left, gone| Ok(left + usize::from(!gone?)))
     }
 
-    /// True when the image and its intent are gone. librbd refuses a second remover, so that a twin does no harm.
-    async fn remove(&self, cli: &Cli<'_>, pool: &str, id: &str) -> Result<bool> {
-        let removed = cli.trash_remove(pool, id).await;
-        match removed.map_err(|error| (error.exit(), error)) {
+    /// False when the image has to wait. librbd refuses a second remover, so that a twin does no harm.
+    async fn remove(&self, cli: &Cli<'_>, pool: &str, id: &str, attempts: Vec<Attempt<'_>>) -> Result<bool> {
+        let stale = match cli.trash_remove(pool, id).await {
+            Ok(true) => attempts,
             // Not in the trash: gone, or its move is still to come.
-            Ok(false) if self.is_young(cli, pool, id).await? => return Ok(false),
-            Ok(_) => {}
-            Err((Some(errno::NOTEMPTY | errno::BUSY), _)) => return Ok(false),
-            Err((_, error)) => {
+            Ok(false) => attempts.into_iter().filter(Attempt::is_stale).collect(),
+            Err(error) if matches!(error.exit(), Some(errno::NOTEMPTY | errno::BUSY)) => return Ok(false),
+            Err(error) => {
                 return Err(explain(&format!("removing image {id} from the trash of {pool}"), error));
             }
-        }
-        cli.omap_remove(pool, &self.index, &format!("{INTENT}{id}")).await?;
-        Ok(true)
-    }
-
-    async fn is_young(&self, cli: &Cli<'_>, pool: &str, id: &str) -> Result<bool> {
-        let Some(value) = cli.omap_get(pool, &self.index, &format!("{INTENT}{id}")).await? else {
-            return Ok(false);
         };
-        let value = String::from_utf8_lossy(&value).into_owned();
-        let since = value.split(' ').next().and_then(|time| humantime::parse_rfc3339(time).ok());
-        let since = since.ok_or_else(|| {
-            Error::broken(format!("intent {INTENT}{id} in {pool}/{} has no time: {value:?}", self.index))
-        })?;
-        Ok(SystemTime::now().duration_since(since).unwrap_or_default() < self.deadline * 2)
+        for attempt in stale {
+            cli.omap_remove(pool, &self.index, attempt.key).await?;
+        }
+        Ok(true)
     }
 
     /// The id of an image that cannot be opened: from its id object, else from the directory of the pool (a killed
@@ -154,9 +160,34 @@ impl Trash {
         Ok(own.or(listed).as_deref().and_then(length_prefixed))
     }
 
-    fn workers(&self) -> MutexGuard<'_, HashMap<String, bool>> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> MutexGuard<'_, HashMap<String, Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// One intent.
+struct Attempt<'a> {
+    key: &'a str,
+    since: SystemTime,
+}
+
+impl Attempt<'_> {
+    fn is_stale(&self) -> bool {
+        SystemTime::now().duration_since(self.since).is_ok_and(|age| age > STALE)
+    }
+}
+
+/// The intents among the keys of an index, by the image that they name.
+fn by_image(keys: &[String]) -> BTreeMap<&str, Vec<Attempt<'_>>> {
+    let mut images: BTreeMap<&str, Vec<Attempt>> = BTreeMap::new();
+    for key in keys {
+        let intent = key.strip_prefix(INTENT).and_then(|intent| intent.split_once('.'));
+        if let Some((id, Ok(seconds))) = intent.map(|(id, seconds)| (id, seconds.parse())) {
+            let since = UNIX_EPOCH + Duration::from_secs(seconds);
+            images.entry(id).or_default().push(Attempt { key, since });
+        }
+    }
+    images
 }
 
 /// A string as Ceph encodes it: four bytes of length, little endian, then the text.
@@ -164,4 +195,25 @@ fn length_prefixed(bytes: &[u8]) -> Option<String> {
     let (length, text) = bytes.split_first_chunk::<4>()?;
     let text = text.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
     String::from_utf8(text.to_vec()).ok().filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_intents_of_ours_name_an_image() {
+        let keys = ["del.12ab.1795269600", "del.12ab.1795269700", "del.12ab", "del.x.y", "snap.1", ""]
+            .map(str::to_owned);
+        let images = by_image(&keys);
+        assert_eq!(images.keys().collect::<Vec<_>>(), [&"12ab"]);
+        assert_eq!(images["12ab"].iter().map(|attempt| attempt.key).collect::<Vec<_>>(), &keys[..2]);
+    }
+
+    #[test]
+    fn a_name_in_ceph_s_encoding_is_read() {
+        assert_eq!(length_prefixed(b"\x04\0\0\x0012ab").as_deref(), Some("12ab"));
+        assert_eq!(length_prefixed(b"\x05\0\0\x0012ab"), None);
+        assert_eq!(length_prefixed(b"\x01"), None);
+    }
 }
