@@ -151,7 +151,7 @@ impl Cli<'_> {
     pub(super) async fn pools(&self) -> Result<BTreeMap<u64, String>> {
         let what = format!("listing the pools of cluster {}", self.access.cluster);
         let output = self
-            .run("rados", ["df", "--format=json"], |cmd| cmd)
+            .run("rados", ["df", "--format=json", NO_MON_CONFIG], |cmd| cmd)
             .await
             .map_err(|error| explain(&what, error))?;
         let pools: super::json::Pools = parse(&what, &output)?;
