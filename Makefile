@@ -46,7 +46,7 @@ fmt: cargo ## Formats the Rust code
 	cargo fmt
 
 .PHONY: clean-lab
-clean-lab: ## Takes down every throwaway cluster that a killed run has left in $TMPDIR
+clean-lab: ## Takes down the throwaway clusters in $TMPDIR: what killed runs left, and running ones too
 	@for lab in $${TMPDIR:-/tmp}/ceph-lab.*; do [ ! -e "$$lab/env" ] || tests/lab/ceph down "$$lab"; done
 
 .PHONY: cargo
