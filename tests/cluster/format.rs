@@ -1,0 +1,165 @@
+//! Formatting never destroys data: what may be formatted is, and everything else is refused and left as it was.
+
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::process::Command;
+
+use tonic::Code;
+
+use crate::harness::{CLUSTER, Driver, Scene, check};
+use crate::lab::{POOL, run, try_run, unique};
+use crate::life::{Life, MIB, block, mount, request};
+
+const MARK: &str = ".rbd.csi.ceph.com/format";
+
+/// A device of the image for a moment, on a node of nobody's: for what other people do to it.
+fn by_hand(scene: &Scene, image: &str, work: impl FnOnce(&str)) {
+    let maps = scene.on_node("by-hand").maps;
+    let rbd = |args: &[&str]| {
+        let mut command = Command::new("rbd");
+        command.args(args).args(["--options", "noudev"]).env("RBD_STANDIN_DIR", &maps);
+        try_run(&mut command).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let device = rbd(&["map", &scene.corner.spec(image)]);
+    let device = device.trim();
+    work(device);
+    run("blockdev", &["--flushbufs", device]);
+    rbd(&["unmap", device]);
+}
+
+fn overwrite(device: &str, at: u64, bytes: &[u8]) {
+    let mut file = File::options().write(true).open(device).expect("the device");
+    file.seek(SeekFrom::Start(at)).expect("a place on it");
+    file.write_all(bytes).expect("written");
+    file.sync_all().expect("written down");
+}
+
+/// An MBR with one Linux partition, from sector 2048 on.
+fn partition_table() -> Vec<u8> {
+    let mut sector = vec![0; 512];
+    sector[446..462].copy_from_slice(&[0, 0, 2, 0, 0x83, 0, 2, 0, 0, 8, 0, 0, 0, 8, 0, 0]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+/// Refused with these words, nothing mounted or mapped, not a byte changed.
+async fn refused(scene: &Scene, driver: &Driver, life: &Life, fragment: &str) {
+    let before = scene.corner.content(&life.image);
+    check(life.stage(driver).await, Code::FailedPrecondition, fragment);
+    life.assert_gone_from(driver);
+    assert_eq!(scene.corner.content(&life.image), before, "{} was written to", life.image);
+}
+
+#[tokio::test]
+async fn a_filesystem_that_lost_its_first_mib_is_not_formatted() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, mount("ext4")).await;
+    life.up(&driver).await;
+    let data: Vec<u8> = (0..8 * MIB).map(|at| (at % 249) as u8).collect();
+    life.write(&data).expect("a pod writes");
+    life.down(&driver).await;
+    by_hand(&scene, &life.image, |device| overwrite(device, 0, &vec![0; 1 << 20]));
+    refused(&scene, &driver, &life, "vanished").await;
+    // A volume of ceph-csi has no mark: then the blocks behind decide.
+    scene.corner.remove_meta(&life.image, MARK);
+    refused(&scene, &driver, &life, "blocks").await;
+    assert!(!scene.corner.meta(&life.image).contains_key(MARK));
+}
+
+#[tokio::test]
+async fn what_others_put_on_a_device_is_not_formatted() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let luks = b"LUKS\xba\xbe\x00\x01aes";
+    for what in ["ext2", "partition table", "LUKS", "swap"] {
+        let life = Life::create(&scene, &driver, mount("ext4")).await;
+        by_hand(&scene, &life.image, |device| match what {
+            "ext2" => drop(run("mkfs.ext2", &["-q", device])),
+            "swap" => drop(run("mkswap", &[device])),
+            "LUKS" => overwrite(device, 0, luks),
+            _ => overwrite(device, 0, &partition_table()),
+        });
+        refused(&scene, &driver, &life, what).await;
+    }
+}
+
+#[tokio::test]
+async fn data_without_any_signature_is_not_formatted() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, block()).await;
+    life.up(&driver).await;
+    life.write(&[7; 4096]).expect("a pod writes");
+    life.down(&driver).await;
+    let life = Life { capability: mount("ext4"), ..life };
+    refused(&scene, &driver, &life, "blocks").await;
+}
+
+#[tokio::test]
+async fn our_own_half_made_filesystem_is_made_again() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    for (fs_type, half) in [("ext4", "xfs"), ("xfs", "xfs"), ("ext4", "nothing known")] {
+        let life = Life::create(&scene, &driver, mount(fs_type)).await;
+        scene.corner.set_meta(&life.image, MARK, &format!("begun {fs_type} {}", life.uuid()));
+        let signature: &[u8] = if half == "xfs" { b"XFSB" } else { &[7; 100] };
+        by_hand(&scene, &life.image, |device| overwrite(device, 0, signature));
+        life.up(&driver).await;
+        life.write(b"data").expect("a pod writes");
+        assert_eq!(life.staged()[0].kind, fs_type);
+        assert_eq!(scene.corner.meta(&life.image)[MARK], format!("done {fs_type} {}", life.uuid()));
+        life.down(&driver).await;
+    }
+}
+
+#[tokio::test]
+async fn a_mark_that_speaks_of_another_image_counts_for_nothing() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, mount("ext4")).await;
+    by_hand(&scene, &life.image, |device| overwrite(device, 0, &[7; 4096]));
+    scene.corner.set_meta(&life.image, MARK, "begun ext4 00000000-0000-0000-0000-000000000000");
+    refused(&scene, &driver, &life, "blocks").await;
+}
+
+#[tokio::test]
+async fn a_volume_whose_data_has_vanished_is_not_formatted() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, mount("ext4")).await;
+    scene.corner.set_meta(&life.image, MARK, &format!("done ext4 {}", life.uuid()));
+    refused(&scene, &driver, &life, "vanished").await;
+    assert!(scene.corner.is_empty(&life.image));
+}
+
+#[tokio::test]
+async fn a_static_volume_is_never_formatted_and_mounted_as_it_is() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let image = unique("static");
+    run("rbd", &["create", "--size", "64", &scene.corner.spec(&image)]);
+    let context = request::map(&[("staticVolume", "true"), ("clusterID", CLUSTER), ("pool", POOL)]);
+    let life = Life::known(&scene, &driver, &image, &image, mount("ext4")).with_context(context);
+    refused(&scene, &driver, &life, "static").await;
+    assert!(scene.corner.is_empty(&image));
+    by_hand(&scene, &image, |device| drop(run("mkfs.ext4", &["-q", device])));
+    life.attach(&driver, "node-a").await.expect("ControllerPublishVolume");
+    life.up(&driver).await;
+    life.write(b"data").expect("a pod writes");
+    life.down(&driver).await;
+    life.detach(&driver, "node-a").await.expect("ControllerUnpublishVolume");
+    driver.delete(&image).await.expect("DeleteVolume");
+    assert!(scene.corner.has(&image), "an image that somebody else made was deleted");
+}
+
+#[tokio::test]
+async fn the_wrong_filesystem_is_told() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, mount("xfs")).await;
+    life.up(&driver).await;
+    life.down(&driver).await;
+    let life = Life { capability: mount("ext4"), ..life };
+    refused(&scene, &driver, &life, "xfs").await;
+}

@@ -1,0 +1,27 @@
+//! The built driver on a real Ceph cluster, through its Unix socket: what it promises, what it refuses, what it survives.
+//! Run with `make test`, or with `tests/lab/ceph with cargo test --test cluster`.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test runs programs and reads its environment like any other program"
+)]
+
+mod harness;
+mod lab;
+mod life;
+mod sight;
+mod wrap;
+
+mod format;
+mod kills;
+mod lifecycle;
+mod outlive;
+mod refuse;
+mod secrets;
+mod stash;
+mod writer;
+
+mod csi {
+    #![expect(clippy::pedantic, clippy::enum_variant_names, unreachable_pub, reason = "generated")]
+    #![expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated")]
+    tonic::include_proto!("csi.v1");
+}
