@@ -85,6 +85,7 @@ fn parse_migrated(text: &str) -> Option<VolumeId> {
         .map(|pair| u8::try_from(hex(std::str::from_utf8(pair).ok()?)?).ok())
         .collect();
     let pool = String::from_utf8(bytes.filter(|bytes| !bytes.is_empty() && pool.len() % 2 == 0)?).ok()?;
+    is_plain(&pool).then_some(())?;
     Some(VolumeId { cluster: cluster.to_owned(), pool: Pool::Name(pool), uuid: hyphenated(uuid)? })
 }
 
@@ -92,6 +93,12 @@ fn parse_migrated(text: &str) -> Option<VolumeId> {
 pub(crate) fn is_cluster_id(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     !text.is_empty() && text.len() <= MAX_CLUSTER_ID && text.bytes().all(plain)
+}
+
+/// A pool or image name that is nothing else in an image spec (`pool/namespace/image@snapshot`) or a command line.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | '@' | '\\');
+    (1..=128).contains(&name.len()) && !name.starts_with(['-', '.']) && !name.contains(odd)
 }
 
 /// Hexadecimal without sign or prefix (`from_str_radix` alone would take "+1").
@@ -143,6 +150,7 @@ mod tests {
             &upper,
             &slash,
             "mig_x",
+            "mig_mons-a_image-e0b45b52-7e09-47d3-8f1b-806995fa4412_2d78", // pool "-x"
             "0001-+009-",
         ] {
             assert!(VolumeId::parse(text).is_err(), "{text:?} was taken for an id");

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::process::Command;
+use std::time::Duration;
 
 use tonic::Code;
 
@@ -162,4 +163,24 @@ async fn the_wrong_filesystem_is_told() {
     life.down(&driver).await;
     let life = Life { capability: mount("ext4"), ..life };
     refused(&scene, &driver, &life, "xfs").await;
+}
+
+/// "Half-made" is what CreateVolume makes again; with data on it, it is not.
+#[tokio::test]
+async fn an_image_with_data_and_without_our_marker_is_left_alone() {
+    let scene = Scene::new();
+    let driver = scene.driver().flag("--command-timeout=4s").start().await;
+    let asked = request::create(&unique("pvc"), 16, block());
+    let life = Life::create_as(&scene, &driver, asked.clone()).await;
+    by_hand(&scene, &life.image, |device| overwrite(device, 0, b"somebody's data"));
+    scene.corner.remove_meta(&life.image, ".rbd.csi.ceph.com/created");
+    let content = scene.corner.content(&life.image);
+    let answer = loop {
+        match driver.create(asked.clone()).await {
+            Err(status) if status.code() == Code::Aborted => tokio::time::sleep(Duration::from_secs(1)).await,
+            answer => break answer,
+        }
+    };
+    check(answer, Code::FailedPrecondition, "left alone");
+    assert_eq!(scene.corner.content(&life.image), content);
 }

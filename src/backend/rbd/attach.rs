@@ -60,7 +60,7 @@ impl Rbd {
             .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
         let local = local_device(image, &devices)?;
         let writer = Writer { rbd: self, cli: &cli, request, meta: &meta };
-        writer.alone_before(local.as_deref(), &devices).await?;
+        writer.alone_before(local.as_deref()).await?;
         let device = match &local {
             Some(device) => device.clone(),
             None => cli.map(image, request.mode.read_only()).await?,
@@ -130,13 +130,13 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    async fn alone_before(&self, local: Option<&str>, devices: &[Device]) -> Result<()> {
+    async fn alone_before(&self, local: Option<&str>) -> Result<()> {
         if self.shared() {
             return Ok(());
         }
-        let node_client = devices.iter().find_map(|device| self.rbd.client_address(&device.path));
+        let kernel = local.and_then(|device| self.rbd.client_address(device));
         let others = |watchers: &[Watcher]| -> Vec<Watcher> {
-            let own = match (local, node_client.as_deref().or_else(|| self.recorded()), watchers) {
+            let own = match (local, kernel.as_deref().or_else(|| self.recorded()), watchers) {
                 (Some(_), Some(address), _) => Some(address),
                 // Mapped here, and one client holds it: that is this node's.
                 (Some(_), None, [only]) => Some(only.address.as_str()),

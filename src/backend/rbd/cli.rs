@@ -37,6 +37,16 @@ const CEPH_CONF: &str = "/etc/ceph/ceph.conf";
 /// Spares `rados` a round trip, after whose failure it would tell no errno.
 const NO_MON_CONFIG: &str = "--no-mon-config";
 
+/// What became of an image in the trash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    Removed,
+    /// It is not in the trash.
+    Absent,
+    /// Somebody watches it, or clones live on its snapshots.
+    Waits,
+}
+
 /// The commands on one cluster, as one user.
 pub(super) struct Cli<'a> {
     pub(super) host: &'a dyn Host,
@@ -111,11 +121,16 @@ impl Cli<'_> {
         Ok(moved.is_some())
     }
 
-    /// Frees what is in the trash: work that grows with the image. False where it is gone already.
-    pub(super) async fn trash_remove(&self, pool: &str, id: &str) -> Result<bool, CmdError> {
+    /// Frees what is in the trash: work that grows with the image.
+    pub(super) async fn trash_remove(&self, pool: &str, id: &str) -> Result<Removal> {
         let spec = format!("{}/{id}", self.pool(pool));
         let removed = self.run("rbd", ["trash", "rm", &spec], |cmd| cmd.slot(Slot::Long)).await;
-        absent_is_none(removed).map(|output| output.is_some())
+        match removed.map_err(|error| (error.exit(), error)) {
+            Ok(_) => Ok(Removal::Removed),
+            Err((Some(errno::NOENT), _)) => Ok(Removal::Absent),
+            Err((Some(errno::NOTEMPTY | errno::BUSY), _)) => Ok(Removal::Waits),
+            Err((_, error)) => Err(explain(&format!("removing image {id} from the trash of {pool}"), error)),
+        }
     }
 
     /// Whether no block, parents included, was ever written. Instant with fast-diff; else it looks at each object.

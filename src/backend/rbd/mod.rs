@@ -28,7 +28,7 @@ use crate::ops::Ops;
 use cli::{Cli, errno};
 use json::Watcher;
 use meta::Meta;
-use params::Plan;
+use params::{Plan, check_plain};
 use pools::Pools;
 use trash::Trash;
 
@@ -252,6 +252,12 @@ impl Rbd {
                 "image {image} is half-made and younger than {wait}: ask again"
             )));
         }
+        // Never handed out, so never written to. Where it was, somebody has taken our marker away.
+        if cli.info(image).await?.is_some() && !cli.is_empty(image).await? {
+            return Err(Error::Precondition(format!(
+                "image {image} holds data, but not the mark of a volume that this driver made: it is left alone; look at it"
+            )));
+        }
         tracing::warn!(%image, "an earlier, interrupted command left this image half-made: it is made again");
         self.trash.discard(cli, image, None).await.map(drop)
     }
@@ -286,7 +292,9 @@ impl Rbd {
 
     async fn recorded_name(&self, cli: &Cli<'_>, pool: &str, uuid: Uuid) -> Result<Option<String>> {
         let name = cli.omap_get(pool, &journal_object(uuid), "csi.imagename").await?;
-        Ok(name.map(|name| String::from_utf8_lossy(&name).into_owned()))
+        let name = name.map(|name| String::from_utf8_lossy(&name).into_owned());
+        name.as_deref().map_or(Ok(()), |name| check_plain("csi.imagename", name))?;
+        Ok(name)
     }
 }
 

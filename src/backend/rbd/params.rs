@@ -2,7 +2,7 @@
 
 use crate::backend::{CreateVolume, Parameters};
 use crate::error::{Error, Result};
-use crate::id::is_cluster_id;
+use crate::id::{is_cluster_id, is_plain};
 
 use super::meta;
 
@@ -181,8 +181,7 @@ fn plain(parameters: &Parameters, name: &str) -> Result<Option<String>> {
 
 /// Refuses what would be read as something else in an image spec or a command line.
 pub(super) fn check_plain(name: &str, value: &str) -> Result<()> {
-    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | '@' | '\\');
-    if value.is_empty() || value.len() > 128 || value.starts_with(['-', '.']) || value.contains(odd) {
+    if !is_plain(value) {
         let rule = "1 to 128 bytes without space, '/', '@' or '\\', and no '-' or '.' in front";
         return Err(Error::Invalid(format!("{name}={value:?}: a name here is {rule}")));
     }

@@ -12,18 +12,18 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::ops::Ops;
 
-use super::cli::{Cli, errno, explain};
+use super::cli::{Cli, Removal};
 use super::id_object;
 
 /// An intent is the key `del.<image id>.<seconds since 1970>`: each attempt has one of its own, so that tidying up after
 /// an old attempt never takes away the intent of a new one.
 const INTENT: &str = "del.";
-/// An intent whose image is not in the trash may be one whose move is still to come, in a twin too.
+/// Until then an intent whose image still has its name may be one whose move is to come, in a twin too.
 const STALE: Duration = Duration::from_secs(3600);
 /// How long an entry that cannot go yet (watched, or its snapshots have clones) is left alone.
 const RETRY: Duration = Duration::from_secs(30);
-/// Rounds without an end before the worker waits for the next request, which brings a key again.
-const ROUNDS: u32 = 40;
+/// Waits before the worker gives up until the next request, which brings a key again.
+const WAITS: u32 = 40;
 
 pub(super) struct Trash {
     host: Arc<dyn Host>,
@@ -95,28 +95,33 @@ impl Trash {
     }
 
     async fn work(&self, key: &str, access: &Access, pool: &str) {
-        for _ in 0..ROUNDS {
-            self.places().insert(key.to_owned(), Place::Working);
-            match self.round(access, pool).await {
-                Ok(0) => {
-                    let mut places = self.places();
-                    if places.get(key) == Some(&Place::Working) {
-                        places.insert(key.to_owned(), Place::Clean);
-                        return;
-                    }
-                }
-                Ok(left) => {
-                    tracing::info!(pool, left, "images in the trash that cannot be removed yet");
-                    tokio::time::sleep(RETRY).await;
-                }
-                Err(error) => {
-                    tracing::warn!(pool, "emptying the trash: {}", crate::error::chain(&error));
-                    tokio::time::sleep(RETRY).await;
-                }
+        for _ in 0..WAITS {
+            match self.empty(key, access, pool).await {
+                Ok(0) => return,
+                Ok(left) => tracing::info!(pool, left, "images in the trash that cannot be removed yet"),
+                Err(error) => tracing::warn!(pool, "emptying the trash: {}", crate::error::chain(&error)),
             }
+            tokio::time::sleep(RETRY).await;
         }
         tracing::warn!(pool, "the trash is left alone until the next request for this pool");
         self.places().remove(key);
+    }
+
+    /// Rounds until nothing new has come in; answers how many have to wait. 0: this place is clean.
+    async fn empty(&self, key: &str, access: &Access, pool: &str) -> Result<usize> {
+        loop {
+            self.places().insert(key.to_owned(), Place::Working);
+            let left = self.round(access, pool).await?;
+            let mut places = self.places();
+            match places.get(key) {
+                Some(Place::Dirty) => {}
+                _ if left > 0 => return Ok(left),
+                _ => {
+                    places.insert(key.to_owned(), Place::Clean);
+                    return Ok(0);
+                }
+            }
+        }
     }
 
     /// Removes what the intents name; answers how many have to wait.
@@ -133,19 +138,33 @@ impl Trash {
 
     /// False when the image has to wait. librbd refuses a second remover, so that a twin does no harm.
     async fn remove(&self, cli: &Cli<'_>, pool: &str, id: &str, attempts: Vec<Attempt<'_>>) -> Result<bool> {
-        let stale = match cli.trash_remove(pool, id).await {
-            Ok(true) => attempts,
-            // Not in the trash: gone, or its move is still to come.
-            Ok(false) => attempts.into_iter().filter(Attempt::is_stale).collect(),
-            Err(error) if matches!(error.exit(), Some(errno::NOTEMPTY | errno::BUSY)) => return Ok(false),
-            Err(error) => {
-                return Err(explain(&format!("removing image {id} from the trash of {pool}"), error));
-            }
-        };
-        for attempt in stale {
+        let mut removal = cli.trash_remove(pool, id).await?;
+        // Gone, or its move is still to come? `trash mv` fills the trash before it takes the name away: what has no
+        // name now, and then is not in the trash, is gone.
+        let named = removal == Removal::Absent && self.is_named(cli, pool, id, &attempts).await?;
+        if removal == Removal::Absent && !named {
+            removal = cli.trash_remove(pool, id).await?;
+        }
+        if removal == Removal::Waits {
+            return Ok(false);
+        }
+        for attempt in attempts.iter().filter(|attempt| !named || attempt.is_stale()) {
             cli.omap_remove(pool, &self.index, attempt.key).await?;
         }
         Ok(true)
+    }
+
+    /// Whether the image still has the name under which it was to be deleted.
+    async fn is_named(&self, cli: &Cli<'_>, pool: &str, id: &str, attempts: &[Attempt<'_>]) -> Result<bool> {
+        for attempt in attempts {
+            let Some(name) = cli.omap_get(pool, &self.index, attempt.key).await? else { continue };
+            let image = cli.image(pool, &String::from_utf8_lossy(&name));
+            let own = cli.object(pool, &id_object(&image)).await?;
+            if own.as_deref().and_then(length_prefixed).as_deref() == Some(id) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The id of an image that cannot be opened: from its id object, else from the directory of the pool (a killed
