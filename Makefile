@@ -32,7 +32,7 @@ test: ## Everything that is tested: units, wire contract, a real cluster, csi-sa
 
 .PHONY: test-all
 test-all: ## The same with the long parts: hundreds of killed rbd processes
-	@CLUSTER_KILLS=300 tests/all
+	@CLUSTER_KILLS=600 tests/all
 
 .PHONY: bench
 bench: ## What the driver costs, beside the bare commands

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::backend::{Attach, Attached, Backend, CreateVolume, FormatMark, Image, Publish, Target, Volume};
 use crate::cluster::{Access, Clusters, Secrets};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::host::{CmdError, End, Host};
 use crate::id::{Pool, VolumeId, volume_uuid};
 use crate::ops::Ops;
@@ -183,7 +183,7 @@ impl Rbd {
         image: &Image,
         uuid: Uuid,
     ) -> Result<Option<u64>> {
-        let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
+        let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
         let Some((info, meta)) = info.zip(meta) else { return Ok(None) };
         let Some(made) = meta::created_size(&meta, uuid).filter(|made| info.size >= *made) else {
             return Ok(None);
@@ -238,7 +238,8 @@ impl Rbd {
     /// that is watched, or younger than any command can be, is left alone.
     async fn discard_half_made(&self, cli: &Cli<'_>, image: &Image) -> Result<()> {
         let object = id_object(image);
-        let (watchers, made) = tokio::try_join!(cli.watchers(image), cli.object_time(&image.pool, &object))?;
+        let (watchers, made) = tokio::try_join!(cli.watchers(image), cli.object_time(&image.pool, &object))
+            .map_err(unfinished)?;
         if let Some(watcher) = watchers.unwrap_or_default().first() {
             return Err(Error::Busy(format!(
                 "image {image} is being made by {}: ask again",
@@ -253,13 +254,14 @@ impl Rbd {
             )));
         }
         // Never handed out, so never written to. Where it was, somebody has taken our marker away.
-        if cli.info(image).await?.is_some() && !cli.is_empty(image).await? {
+        let opens = cli.info(image).await.map_err(unfinished)?.is_some();
+        if opens && !cli.is_empty(image).await.map_err(unfinished)? {
             return Err(Error::Precondition(format!(
                 "image {image} holds data, but not the mark of a volume that this driver made: it is left alone; look at it"
             )));
         }
         tracing::warn!(%image, "an earlier, interrupted command left this image half-made: it is made again");
-        self.trash.discard(cli, image, None).await.map(drop)
+        self.trash.discard(cli, image, None).await.map(drop).map_err(unfinished)
     }
 
     /// The image of a volume with its metadata, under its default name or the recorded one.
@@ -353,6 +355,17 @@ fn volume_context(plan: Plan, image: &Image) -> super::Parameters {
         context.insert("radosNamespace".to_owned(), image.namespace.clone());
     }
     context
+}
+
+/// A failure while an image of ours may be there, half-made: never a final code, or the provisioner forgets it.
+fn unfinished(error: Error) -> Error {
+    match error {
+        Error::Busy(_) | Error::TimedOut(_) => error,
+        other => Error::Busy(format!(
+            "{}; an image is there, perhaps half-made: asking again finishes it",
+            chain(&other)
+        )),
+    }
 }
 
 fn not_found(id: &VolumeId, image: &impl std::fmt::Display) -> Error {
