@@ -11,7 +11,8 @@ pub(crate) use node::NodeService;
 
 /// Names the volume in the log line of the call that is being served.
 fn note_volume(volume: &str) {
-    tracing::Span::current().record("volume", volume);
+    let start: String = volume.chars().take(wire::MAX_TEXT).collect();
+    tracing::Span::current().record("volume", start);
 }
 
 /// What build.rs makes of proto/csi.proto. Messages with secrets have no `Debug`.

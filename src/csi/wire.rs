@@ -17,7 +17,7 @@ use crate::id::VolumeId;
 use crate::node::{PublishVolume, StageVolume, Usage};
 
 /// The CSI specification's limit for names and ids, in bytes.
-const MAX_TEXT: usize = 128;
+pub(super) const MAX_TEXT: usize = 128;
 const MAX_NODE_ID: usize = 256;
 const MAX_PATH: usize = 4096;
 /// The specification's limit for a map, keys and values together.
@@ -146,12 +146,6 @@ pub(super) fn stage(request: proto::NodeStageVolumeRequest) -> Result<StageVolum
         existing_id(&target.volume)?;
     }
     supported(&capability)?;
-    if target.context.get("encrypted").is_some_and(|value| value != "false") {
-        return not_built("encrypted (an encrypted volume)");
-    }
-    if target.context.get("mounter").is_some_and(|value| value == "rbd-nbd") {
-        return not_built("mounter rbd-nbd");
-    }
     Ok(StageVolume { target, staging, capability })
 }
 
@@ -274,9 +268,12 @@ fn text<'a>(field: &str, value: &'a str) -> Result<&'a str> {
     match value.len() {
         0 => Err(missing(field)),
         1..=MAX_TEXT => Ok(value),
-        length => Err(Error::Invalid(format!(
-            "{field} {value:?} has {length} bytes: at most {MAX_TEXT} are allowed"
-        ))),
+        length => {
+            let start: String = value.chars().take(2 * MAX_TEXT).collect();
+            Err(Error::Invalid(format!(
+                "{field} {start:?} has {length} bytes: at most {MAX_TEXT} are allowed"
+            )))
+        }
     }
 }
 

@@ -208,6 +208,21 @@ async fn ids_of_no_volume() {
     assert_eq!(scene.corner.images(), [life.image.clone()].into());
 }
 
+/// ceph-csi's volumes bring their StorageClass along in the volume context.
+#[tokio::test]
+async fn a_volume_that_asks_for_more_than_is_built() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, mount("ext4")).await;
+    for (name, value) in [("encrypted", "true"), ("mounter", "rbd-nbd"), ("mapOptions", "krbd:ms_mode=crc")] {
+        let mut context = life.context.clone();
+        context.insert(name.to_owned(), value.to_owned());
+        let asking = life.clone().with_context(context);
+        check(asking.stage(&driver).await, Code::InvalidArgument, &format!("{name}={value:?}"));
+        asking.assert_gone_from(&driver);
+    }
+}
+
 #[tokio::test]
 async fn paths_that_lead_elsewhere() {
     let scene = Scene::new();

@@ -29,6 +29,7 @@ impl Rbd {
     }
 
     pub(super) async fn locate_image(&self, target: &Target) -> Result<Image> {
+        as_built(target)?;
         let access = self.target_access(target)?;
         let cli = self.cli(&access);
         let mut image = if target.is_static() {
@@ -247,6 +248,23 @@ fn format_mark(request: &Attach, meta: &Meta) -> FormatMark {
     match VolumeId::parse(&request.target.volume) {
         Ok(id) if !request.target.is_static() => meta::format_mark(meta, id.uuid),
         _ => FormatMark::Never,
+    }
+}
+
+/// ceph-csi's volumes carry their StorageClass along: what is not built is refused here too, never ignored.
+fn as_built(target: &Target) -> Result<()> {
+    let unbuilt = target.context.iter().find(|(key, value)| match (key.as_str(), value.as_str()) {
+        ("encrypted", value) => !matches!(value, "" | "false"),
+        ("mounter", value) => !matches!(value, "" | "rbd" | "krbd"),
+        ("mapOptions" | "unmapOptions", value) => !value.is_empty(),
+        _ => false,
+    });
+    match unbuilt {
+        Some((key, value)) => Err(Error::Invalid(format!(
+            "volume {:?} has {key}={value:?}, which is not built in this version of the driver",
+            target.volume
+        ))),
+        None => Ok(()),
     }
 }
 
