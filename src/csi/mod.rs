@@ -27,3 +27,45 @@ fn note_volume(volume: &str) {
 pub(crate) mod proto {
     tonic::include_proto!("csi.v1");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+    use std::marker::PhantomData;
+
+    use super::proto::{
+        ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
+        DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, ProbeRequest,
+        ValidateVolumeCapabilitiesRequest,
+    };
+
+    struct Of<T>(PhantomData<T>);
+
+    trait ByDefault {
+        const PRINTABLE: bool = false;
+    }
+
+    impl<T> ByDefault for Of<T> {}
+
+    /// Where `T` has `Debug`, this one is found first.
+    impl<T: Debug> Of<T> {
+        const PRINTABLE: bool = true;
+    }
+
+    #[test]
+    fn a_request_with_secrets_cannot_be_printed() {
+        let printable = [
+            Of::<CreateVolumeRequest>::PRINTABLE,
+            Of::<DeleteVolumeRequest>::PRINTABLE,
+            Of::<ControllerPublishVolumeRequest>::PRINTABLE,
+            Of::<ControllerUnpublishVolumeRequest>::PRINTABLE,
+            Of::<ValidateVolumeCapabilitiesRequest>::PRINTABLE,
+            Of::<NodeStageVolumeRequest>::PRINTABLE,
+            Of::<NodePublishVolumeRequest>::PRINTABLE,
+            Of::<crate::cluster::Secrets>::PRINTABLE,
+        ];
+        assert_eq!(printable, [false; 8]);
+        let other = Of::<ProbeRequest>::PRINTABLE;
+        assert!(other, "the test itself tells them apart");
+    }
+}
