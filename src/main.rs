@@ -25,6 +25,7 @@ mod server;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 use tracing_subscriber::EnvFilter;
@@ -42,18 +43,25 @@ use host::linux::{self, Linux};
 use node::Node;
 use ops::Ops;
 
-#[tokio::main(worker_threads = 2)]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let config = Config::from_args();
     start_logs(&config);
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    match run(&config).await {
+    match start(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn start(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let ended = runtime.block_on(run(config));
+    // A mount that hangs in the kernel does not hold the shutdown.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {

@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use sys_mount::{Mount as SysMount, MountFlags, UnmountFlags};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
@@ -24,19 +24,21 @@ const STDOUT_CAP: usize = 16 << 20;
 /// Of what a program says, its beginning (where an abort gives its reason) and its end (where an error does).
 const HEAD_KEPT: usize = 1 << 10;
 const TAIL_KEPT: usize = 2 << 10;
-/// Programs of `Slot::Long` at once.
+/// Programs of `Slot::Long` at once, and of `Slot::Trash`.
 const LONG_SLOTS: usize = 2;
 
 pub(crate) struct Linux {
     cluster: Semaphore,
     long: Semaphore,
+    trash: Semaphore,
     deadline: Duration,
 }
 
 impl Linux {
     /// `processes`: how many `rbd` and `rados` run at once. `deadline`: of a command that names none.
     pub(crate) fn new(processes: usize, deadline: Duration) -> Self {
-        Self { cluster: Semaphore::new(processes), long: Semaphore::new(LONG_SLOTS), deadline }
+        let [long, trash] = [LONG_SLOTS; 2].map(Semaphore::new);
+        Self { cluster: Semaphore::new(processes), long, trash, deadline }
     }
 }
 
@@ -54,14 +56,15 @@ impl Host for Linux {
             Slot::Free => None,
             Slot::Cluster => Some(&self.cluster),
             Slot::Long => Some(&self.long),
+            Slot::Trash => Some(&self.trash),
         };
         // The semaphores are never closed, and they are fair: first in, first out.
-        let _slot = match slots {
+        let slot = match slots {
             Some(slots) => slots.acquire().await.ok(),
             None => None,
         };
         let started = Instant::now();
-        let result = run(&cmd, cmd.deadline.unwrap_or(self.deadline)).await;
+        let result = run(&cmd, cmd.deadline.unwrap_or(self.deadline), slot).await;
         let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
         tracing::debug!(program = cmd.program, args = ?cmd.args, seconds = started.elapsed().as_secs_f64(), "command {end}");
         result
@@ -86,10 +89,10 @@ async fn blocking(call: impl FnOnce() -> io::Result<()> + Send + 'static) -> io:
     tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
 }
 
-async fn run(cmd: &Cmd, limit: Duration) -> Result<Output, CmdError> {
+async fn run(cmd: &Cmd, limit: Duration, slot: Option<SemaphorePermit<'_>>) -> Result<Output, CmdError> {
     let mut output = Output::default();
     let end = match spawn(cmd) {
-        Ok(mut child) => wait(&mut child, cmd, limit, &mut output).await,
+        Ok(mut child) => wait(&mut child, cmd, limit, slot, &mut output).await,
         Err(error) => Some(End::Start(error.to_string())),
     };
     let Some(end) = end else { return Ok(output) };
@@ -98,10 +101,19 @@ async fn run(cmd: &Cmd, limit: Duration) -> Result<Output, CmdError> {
 }
 
 /// None when the child has succeeded.
-async fn wait(child: &mut Child, cmd: &Cmd, limit: Duration, output: &mut Output) -> Option<End> {
+async fn wait(
+    child: &mut Child,
+    cmd: &Cmd,
+    limit: Duration,
+    slot: Option<SemaphorePermit<'_>>,
+    output: &mut Output,
+) -> Option<End> {
     let moved = Notify::new();
+    let progress = matches!(cmd.slot, Slot::Long | Slot::Trash);
     let finish = finish(child, &cmd.stdin, output, &moved);
-    let Some(status) = within(limit, finish, &moved, cmd.slot == Slot::Long).await else {
+    let Some(status) = within(limit, finish, &moved, progress).await else {
+        // What cannot be killed keeps its operation and its lock, and nobody else.
+        drop(slot);
         kill_group(child).await;
         return Some(End::Deadline(limit));
     };

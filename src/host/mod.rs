@@ -66,6 +66,8 @@ pub(crate) enum Slot {
     /// Work that grows with the image, in slots of its own, so that no request waits behind it. Its deadline starts
     /// anew whenever the program reports progress.
     Long,
+    /// The emptying of the trash, which no request waits for: beside `Long`, and like it.
+    Trash,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Access, Attach, Attached, FormatMark, Image};
+use crate::backend::{Access, Attach, Attached, FormatMark};
 use crate::error::{Error, Result, chain};
 use crate::fs::{self, Content};
 use crate::host::{Mount, MountCall};
@@ -23,21 +23,9 @@ impl Node {
             tracing::warn!(place = %place.display(), "the device behind this mount is gone: it is staged anew");
             self.clear(&place).await?;
         }
-        let image = self.backend.locate(&request.target).await?;
-        stash::write(&request.staging, &image)?;
-        let attach = Attach {
-            target: request.target.clone(),
-            image,
-            mode: request.capability.mode,
-            node: self.id.clone(),
-        };
-        let attached = match self.backend.attach(&attach).await {
-            Ok(attached) => attached,
-            Err(error) => return Err(self.forget(request, error).await),
-        };
-        match self.mount_device(request, &attach, &attached, &place).await {
+        match self.attach_and_mount(request, &place).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(self.undo(request, &attach.image, &place, error).await),
+            Err(error) => Err(self.undo(request, error).await),
         }
     }
 
@@ -56,6 +44,27 @@ impl Node {
             self.backend.detach(image).await?;
         }
         stash::remove(staging)
+    }
+
+    async fn attach_and_mount(&self, request: &StageVolume, place: &Path) -> Result<()> {
+        let image = self.backend.locate(&request.target).await?;
+        stash::write(&request.staging, &image)?;
+        let (target, mode, node) = (request.target.clone(), request.capability.mode, self.id.clone());
+        let attach = Attach { target, image, mode, node };
+        let attached = self.backend.attach(&attach).await?;
+        self.mount_device(request, &attach, &attached, place).await
+    }
+
+    /// Takes everything back: kubelet sends no NodeUnstageVolume after a final error. Nothing was mounted when this call
+    /// began, so what an earlier, killed call attached goes too.
+    async fn undo(&self, request: &StageVolume, error: Error) -> Error {
+        match self.unstage(&request.target.volume, &request.staging).await {
+            Ok(()) => error,
+            // The stash stays, and with it the way back.
+            Err(undo) => {
+                Error::Busy(format!("{}; and taking it back failed too: {}", chain(&error), chain(&undo)))
+            }
+        }
     }
 
     /// Formats where that is safe, and shows the device at its place.
@@ -84,7 +93,9 @@ impl Node {
         let what = format!("mounting {} at {}", attached.device.display(), place.display());
         self.host.mount(call).await.map_err(|error| Error::internal(what, error))?;
         if matches!(request.capability.access, Access::Mount { .. }) && !read_only {
-            open_new_root(place)?;
+            let place = place.to_owned();
+            let opened = tokio::task::spawn_blocking(move || open_new_root(&place)).await;
+            opened.map_err(|error| Error::internal("looking at a new filesystem", error))??;
         }
         Ok(())
     }
@@ -157,33 +168,6 @@ impl Node {
         self.backend.mark_format(attach, &FormatMark::Begun(fs_type.to_owned())).await?;
         fs::format(self.host.as_ref(), device, fs_type, options, fresh).await?;
         self.backend.mark_format(attach, &FormatMark::Done(fs_type.to_owned())).await
-    }
-
-    /// Takes everything back, in reverse: kubelet sends no NodeUnstageVolume after a final error. Nothing was mounted
-    /// when this call began, so what an earlier, killed call attached goes too.
-    async fn undo(&self, request: &StageVolume, image: &Image, place: &Path, error: Error) -> Error {
-        let mut undone = self.clear(place).await;
-        if undone.is_ok() {
-            undone = self.backend.detach(image).await;
-        }
-        match undone {
-            Ok(()) => self.forget(request, error).await,
-            // The stash stays, and with it the way back.
-            Err(undo) => {
-                Error::Busy(format!("{}; and taking it back failed too: {}", chain(&error), chain(&undo)))
-            }
-        }
-    }
-
-    /// Takes the stash away again, unless something of the image is still here.
-    async fn forget(&self, request: &StageVolume, error: Error) -> Error {
-        let attached = self.backend.attached(&request.target.volume).await;
-        if attached.is_ok_and(|images| images.is_empty())
-            && let Err(stash) = stash::remove(&request.staging)
-        {
-            tracing::warn!("taking the stash back: {}", chain(&stash));
-        }
-        error
     }
 }
 

@@ -72,7 +72,7 @@ async fn a_list_of_maps_that_fails_maps_nothing() {
     let unlisted = scene.wrapper(r#"[ "$1" != device ] || exit 5; exec "$RBD" "$@""#);
     let node = scene.on_node("node-a").kind("node").wrapped(&unlisted).start().await;
     let life = Life::create(&scene, &controller, block()).await.on(&scene, &node);
-    check(life.stage(&node).await, Code::Internal, "listing the mapped images");
+    check(life.stage(&node).await, Code::Aborted, "listing the mapped images");
     assert_eq!(unlisted.count("map"), 0);
     assert!(node.mapped().is_empty() && life.staged().is_empty());
 }

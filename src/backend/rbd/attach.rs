@@ -60,7 +60,8 @@ impl Rbd {
         let meta = meta
             .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
         let local = local_device(image, &devices)?;
-        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta };
+        let mirrors = self.mirrors(&cli, image).await?;
+        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, mirrors };
         writer.alone_before(local.as_deref()).await?;
         let device = match &local {
             Some(device) => device.clone(),
@@ -71,7 +72,12 @@ impl Rbd {
             self.unmap(image, &device).await?;
         }
         proved?;
-        Ok(Attached { device: device.into(), format: format_mark(request, &meta) })
+        let mut format = format_mark(request, &meta);
+        if matches!(format, FormatMark::Begun(_)) {
+            // Another node may have come to its end, and a pod have written, between that look and the map.
+            format = format_mark(request, &cli.meta(image).await?.unwrap_or_default());
+        }
+        Ok(Attached { device: device.into(), format })
     }
 
     pub(super) async fn detach_image(&self, image: &Image) -> Result<()> {
@@ -103,6 +109,13 @@ impl Rbd {
         Ok(devices.0)
     }
 
+    /// `mirrorDaemonCount` is the cluster's; it counts for images that are mirrored, and is asked for only then.
+    async fn mirrors(&self, cli: &Cli<'_>, image: &Image) -> Result<usize> {
+        let daemons = cli.access.mirror_daemons;
+        let mirrored = daemons > 0 && cli.info(image).await?.is_some_and(|info| info.is_mirrored());
+        Ok(if mirrored { daemons } else { 0 })
+    }
+
     async fn unmap(&self, image: &Image, device: &str) -> Result<()> {
         for _ in 0..UNMAP_TRIES {
             let args = ["unmap", device, "--device-type", "krbd", "--options", "noudev"];
@@ -128,6 +141,8 @@ struct Writer<'a> {
     cli: &'a Cli<'a>,
     request: &'a Attach,
     meta: &'a Meta,
+    /// Watchers that rbd-mirror may hold.
+    mirrors: usize,
 }
 
 impl Writer<'_> {
@@ -145,9 +160,9 @@ impl Writer<'_> {
             };
             watchers.iter().filter(|watcher| Some(watcher.address.as_str()) != own).cloned().collect()
         };
-        let watchers = self.watchers(|watchers| others(watchers).len() <= self.mirrors()).await?;
+        let watchers = self.watchers(|watchers| self.nobody(&others(watchers))).await?;
         let others = others(&watchers);
-        if others.len() <= self.mirrors() {
+        if self.nobody(&others) {
             return Ok(());
         }
         let clients = meta::clients(self.meta, &self.request.target.volume);
@@ -174,15 +189,18 @@ impl Writer<'_> {
         };
         let alone = |watchers: &[Watcher]| {
             let own = own(watchers)?;
-            let others = watchers.iter().filter(|watcher| watcher.address != own).count();
-            (others <= self.mirrors()).then_some(own)
+            // A device whose client does not watch this image shows another one: of another cluster, by the same name.
+            let (ours, others): (Vec<_>, Vec<_>) =
+                watchers.iter().cloned().partition(|watcher| watcher.address == own);
+            (!ours.is_empty() && self.nobody(&others)).then_some(own)
         };
         let watchers = self.watchers(|watchers| alone(watchers).is_some()).await?;
         match alone(&watchers) {
             Some(own) => self.record(&own).await,
             None => Err(Error::Busy(format!(
-                "image {} was taken by another client while it was mapped: ask again",
-                self.request.image
+                "image {} on {device} is not this node's alone (watched by {}): ask again",
+                self.request.image,
+                watchers.iter().map(|watcher| watcher.address.as_str()).collect::<Vec<_>>().join(", ")
             ))),
         }
     }
@@ -207,8 +225,10 @@ impl Writer<'_> {
         watchers.ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))
     }
 
-    fn mirrors(&self) -> usize {
-        self.cli.access.mirror_daemons
+    /// Whether these watchers are rbd-mirror's at most; a client that some node recorded is never one.
+    fn nobody(&self, others: &[Watcher]) -> bool {
+        let clients = meta::clients(self.meta, &self.request.target.volume);
+        others.len() <= self.mirrors && meta::unrecorded(&clients, others)
     }
 
     /// Several nodes may hold it: the CO's users agree among themselves who writes.

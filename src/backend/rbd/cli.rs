@@ -12,7 +12,7 @@ use crate::cluster::Access;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, End, Host, Output, Slot};
 
-use super::json::{Info, Named, Watcher};
+use super::json::{Info, Named, Snapshot, Watcher};
 use super::meta::Meta;
 
 /// errno, which is also `rbd`'s exit status.
@@ -89,7 +89,7 @@ impl Cli<'_> {
     }
 
     /// Snapshots, those in the trash too.
-    pub(super) async fn snapshots(&self, image: &Image) -> Result<Vec<Named>> {
+    pub(super) async fn snapshots(&self, image: &Image) -> Result<Vec<Snapshot>> {
         Ok(self.json_if_there("snap ls", image, &["--all"]).await?.unwrap_or_default())
     }
 
@@ -124,7 +124,8 @@ impl Cli<'_> {
     /// Frees what is in the trash: work that grows with the image.
     pub(super) async fn trash_remove(&self, pool: &str, id: &str) -> Result<Removal> {
         let spec = format!("{}/{id}", self.pool(pool));
-        let removed = self.run("rbd", ["trash", "rm", &spec], |cmd| cmd.slot(Slot::Long)).await;
+        let slow = |cmd: Cmd| cmd.slot(Slot::Trash).deadline(self.deadline * 10);
+        let removed = self.run("rbd", ["trash", "rm", &spec], slow).await;
         match removed.map_err(|error| (error.exit(), error)) {
             Ok(_) => Ok(Removal::Removed),
             Err((Some(errno::NOENT), _)) => Ok(Removal::Absent),

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
 use super::cli::Cli;
-use super::json::{Info, Watcher};
+use super::json::{Info, Snapshot, Watcher};
 use super::meta::{self, Meta};
 use super::{Rbd, journal_object, settled_watchers};
 
@@ -49,11 +49,14 @@ impl Rbd {
         let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
         let image_id = info.as_ref().map(|info| info.id.clone());
         if let Some(info) = info {
-            let meta = meta.unwrap_or_default();
-            let unwatched = |watchers: &[Watcher]| watchers.len() <= cli.access.mirror_daemons;
+            let (meta, volume) = (meta.unwrap_or_default(), id.to_string());
+            let clients = meta::clients(&meta, &volume);
+            let mirrors = if info.is_mirrored() { cli.access.mirror_daemons } else { 0 };
+            let unwatched =
+                |watchers: &[Watcher]| watchers.len() <= mirrors && meta::unrecorded(&clients, watchers);
             let watchers = settled_watchers(cli, image, unwatched).await?.unwrap_or_default();
             if !unwatched(&watchers) {
-                let named = meta::named(&meta::clients(&meta, &id.to_string()), &watchers);
+                let named = meta::named(&clients, &watchers);
                 return Err(Error::Precondition(format!(
                     "image {image} is in use by {named}: unmap it there"
                 )));
@@ -68,8 +71,11 @@ impl Rbd {
         if info.snapshot_count == 0 {
             return Ok(());
         }
-        let names: Vec<String> =
-            cli.snapshots(image).await?.into_iter().map(|snapshot| snapshot.name).collect();
+        let snapshots = cli.snapshots(image).await?.into_iter().filter(Snapshot::is_of_a_user);
+        let names: Vec<String> = snapshots.map(|snapshot| snapshot.name).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
         Err(Error::Precondition(format!(
             "image {image} has snapshots {names:?}: remove them first (rbd snap rm)"
         )))

@@ -15,6 +15,21 @@ pub(super) struct Info {
     pub(super) features: Vec<String>,
     #[serde(default)]
     pub(super) data_pool: Option<String>,
+    #[serde(default)]
+    mirroring: Option<Mirroring>,
+}
+
+impl Info {
+    /// Whether rbd-mirror follows this image.
+    pub(super) fn is_mirrored(&self) -> bool {
+        self.mirroring.as_ref().is_some_and(|mirroring| mirroring.state != "disabled")
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Mirroring {
+    #[serde(default)]
+    state: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -30,10 +45,30 @@ pub(super) struct Watcher {
     pub(super) address: String,
 }
 
-/// A snapshot or a namespace.
+/// A namespace.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Named {
     pub(super) name: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Snapshot {
+    pub(super) name: String,
+    #[serde(default)]
+    namespace: Option<SnapshotKind>,
+}
+
+impl Snapshot {
+    /// Not one that a clone alone keeps, in the trash of the image.
+    pub(super) fn is_of_a_user(&self) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| namespace.kind != "trash")
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct SnapshotKind {
+    #[serde(rename = "type", default)]
+    kind: String,
 }
 
 #[derive(Debug, Deserialize)]

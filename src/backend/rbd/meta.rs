@@ -95,6 +95,11 @@ pub(super) fn clients<'a>(meta: &'a Meta, volume: &str) -> Vec<(&'a str, &'a str
     records.collect()
 }
 
+/// Whether no watcher is a client that a node recorded.
+pub(super) fn unrecorded(clients: &[(&str, &str)], watchers: &[Watcher]) -> bool {
+    !watchers.iter().any(|watcher| clients.iter().any(|(_, address)| *address == watcher.address))
+}
+
 /// Watchers in words, with the nodes that recorded them.
 pub(super) fn named(clients: &[(&str, &str)], watchers: &[Watcher]) -> String {
     let name = |watcher: &Watcher| {

@@ -1,23 +1,29 @@
-//! Pool ids and names, asked once for each cluster: `rados df` takes 40 ms where `ceph` takes ten times that.
+//! Pool ids and names, asked once a minute for each cluster: `rados df` takes 40 ms where `ceph` takes ten times that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::id::Pool;
 
 use super::cli::Cli;
 
+/// A pool may be renamed, or made anew under its old name and with another id.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// Pool names by id.
+type Names = BTreeMap<u64, String>;
+
 #[derive(Default)]
 pub(super) struct Pools {
     /// By cluster id.
-    known: Mutex<HashMap<String, BTreeMap<u64, String>>>,
+    known: Mutex<HashMap<String, (Instant, Names)>>,
 }
 
 impl Pools {
     pub(super) async fn id(&self, cli: &Cli<'_>, name: &str) -> Result<u64> {
-        let find =
-            |pools: &BTreeMap<u64, String>| pools.iter().find(|(_, known)| *known == name).map(|(id, _)| *id);
+        let find = |pools: &Names| pools.iter().find(|(_, known)| *known == name).map(|(id, _)| *id);
         if let Some(id) = self.known(cli).as_ref().and_then(find) {
             return Ok(id);
         }
@@ -57,20 +63,22 @@ impl Pools {
         )))
     }
 
-    async fn refresh(&self, cli: &Cli<'_>) -> Result<BTreeMap<u64, String>> {
+    async fn refresh(&self, cli: &Cli<'_>) -> Result<Names> {
         let pools = cli.pools().await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(cli.access.cluster.clone(), pools.clone());
+        known.insert(cli.access.cluster.clone(), (Instant::now(), pools.clone()));
         Ok(pools)
     }
 
-    fn known(&self, cli: &Cli<'_>) -> Option<BTreeMap<u64, String>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&cli.access.cluster).cloned()
+    fn known(&self, cli: &Cli<'_>) -> Option<Names> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, pools) = known.get(&cli.access.cluster)?;
+        (since.elapsed() < FRESH).then(|| pools.clone())
     }
 }
 
 /// Not `Invalid`: the pool may be made at any time, and the sidecars slow down for what they take for infeasible.
-fn absent(pool: &str, cli: &Cli<'_>, pools: &BTreeMap<u64, String>) -> Error {
+fn absent(pool: &str, cli: &Cli<'_>, pools: &Names) -> Error {
     let names: Vec<&String> = pools.values().collect();
     Error::Precondition(format!(
         "pool {pool} is not in cluster {:?}, whose managers report {names:?} (a new pool within seconds): create it \

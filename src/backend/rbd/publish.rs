@@ -42,7 +42,10 @@ impl Rbd {
     ) -> Result<()> {
         let access = self.clusters.access(&id.cluster, secrets)?;
         let cli = self.cli(&access);
-        let Some((image, meta)) = self.find_meta(&cli, id).await? else { return Ok(()) };
+        let Some((image, meta)) = self.find_meta(&cli, id).await? else {
+            let pool = self.pools.name(&cli, &id.pool).await?;
+            return self.pools.prove(&cli, &id.pool, &pool).await;
+        };
         let volume = id.to_string();
         let of_node = |other: &str| node.is_none_or(|node| node == other);
         let clients: Vec<_> =

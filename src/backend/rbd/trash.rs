@@ -64,9 +64,10 @@ impl Trash {
         let Some(id) = image_id else { return cli.trash_move(image).await };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         cli.omap_set(&image.pool, &self.index, &format!("{INTENT}{id}.{now}"), &image.name).await?;
-        if cli.trash_move(image).await? {
-            self.resume(cli.access, &image.pool, Place::Dirty);
-        } else if half_made && self.half_made_id(cli, image).await?.as_ref() == Some(&id) {
+        let moved = cli.trash_move(image).await;
+        // Also where it failed: what it has done may be all of it.
+        self.resume(cli.access, &image.pool, Place::Dirty);
+        if !moved? && half_made && self.half_made_id(cli, image).await?.as_ref() == Some(&id) {
             // Killed before the image came into the directory: its name alone is taken, and nothing lists it.
             cli.remove_object(&image.pool, &id_object(image)).await?;
         }
