@@ -112,8 +112,8 @@ impl Rbd {
     /// `mirrorDaemonCount` is the cluster's; it counts for images that are mirrored, and is asked for only then.
     async fn mirrors(&self, cli: &Cli<'_>, image: &Image) -> Result<usize> {
         let daemons = cli.access.mirror_daemons;
-        let mirrored = daemons > 0 && cli.info(image).await?.is_some_and(|info| info.is_mirrored());
-        Ok(if mirrored { daemons } else { 0 })
+        let info = if daemons > 0 { cli.info(image).await? } else { None };
+        Ok(info.map_or(0, |info| info.mirrors(daemons)))
     }
 
     async fn unmap(&self, image: &Image, device: &str) -> Result<()> {
@@ -225,10 +225,9 @@ impl Writer<'_> {
         watchers.ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))
     }
 
-    /// Whether these watchers are rbd-mirror's at most; a client that some node recorded is never one.
     fn nobody(&self, others: &[Watcher]) -> bool {
         let clients = meta::clients(self.meta, &self.request.target.volume);
-        others.len() <= self.mirrors && meta::unrecorded(&clients, others)
+        meta::only_mirrors(&clients, others, self.mirrors)
     }
 
     /// Several nodes may hold it: the CO's users agree among themselves who writes.

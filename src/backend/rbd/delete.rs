@@ -25,8 +25,13 @@ impl Rbd {
         Ok(())
     }
 
-    async fn delete_journalled(&self, cli: &Cli<'_>, id: &VolumeId, pool: &str, deleted: bool) -> Result<()> {
-        let mut deleted = deleted;
+    async fn delete_journalled(
+        &self,
+        cli: &Cli<'_>,
+        id: &VolumeId,
+        pool: &str,
+        mut deleted: bool,
+    ) -> Result<()> {
         if !deleted && let Some(name) = self.recorded_name(cli, pool, id.uuid).await? {
             deleted = self.delete_image(cli, &cli.image(pool, &name), id).await?;
         }
@@ -51,9 +56,8 @@ impl Rbd {
         if let Some(info) = info {
             let (meta, volume) = (meta.unwrap_or_default(), id.to_string());
             let clients = meta::clients(&meta, &volume);
-            let mirrors = if info.is_mirrored() { cli.access.mirror_daemons } else { 0 };
-            let unwatched =
-                |watchers: &[Watcher]| watchers.len() <= mirrors && meta::unrecorded(&clients, watchers);
+            let mirrors = info.mirrors(cli.access.mirror_daemons);
+            let unwatched = |watchers: &[Watcher]| meta::only_mirrors(&clients, watchers, mirrors);
             let watchers = settled_watchers(cli, image, unwatched).await?.unwrap_or_default();
             if !unwatched(&watchers) {
                 let named = meta::named(&clients, &watchers);

@@ -20,9 +20,10 @@ pub(super) struct Info {
 }
 
 impl Info {
-    /// Whether rbd-mirror follows this image.
-    pub(super) fn is_mirrored(&self) -> bool {
-        self.mirroring.as_ref().is_some_and(|mirroring| mirroring.state != "disabled")
+    /// Watchers that rbd-mirror may hold: the cluster's daemons where it follows this image.
+    pub(super) fn mirrors(&self, daemons: usize) -> usize {
+        let mirrored = self.mirroring.as_ref().is_some_and(|mirroring| mirroring.state != "disabled");
+        if mirrored { daemons } else { 0 }
     }
 }
 

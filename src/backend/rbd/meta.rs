@@ -95,9 +95,10 @@ pub(super) fn clients<'a>(meta: &'a Meta, volume: &str) -> Vec<(&'a str, &'a str
     records.collect()
 }
 
-/// Whether no watcher is a client that a node recorded.
-pub(super) fn unrecorded(clients: &[(&str, &str)], watchers: &[Watcher]) -> bool {
-    !watchers.iter().any(|watcher| clients.iter().any(|(_, address)| *address == watcher.address))
+/// Whether these watchers are rbd-mirror's at most; a client that some node recorded is never one.
+pub(super) fn only_mirrors(clients: &[(&str, &str)], watchers: &[Watcher], mirrors: usize) -> bool {
+    let recorded = |watcher: &Watcher| clients.iter().any(|(_, address)| *address == watcher.address);
+    watchers.len() <= mirrors && !watchers.iter().any(recorded)
 }
 
 /// Watchers in words, with the nodes that recorded them.
