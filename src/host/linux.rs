@@ -96,8 +96,10 @@ async fn run(cmd: &Cmd, limit: Duration, slot: Option<SemaphorePermit<'_>>) -> R
         Err(error) => Some(End::Start(error.to_string())),
     };
     let Some(end) = end else { return Ok(output) };
-    let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
-    Err(CmdError { program: cmd.program, verb: verb(cmd), end, said: summary(said) })
+    // Both: `rados` tells an absent key on stdout, and may log a word of its own on stderr before (seen).
+    let said = [summary(&output.stderr), summary(&output.stdout)];
+    let said = said.iter().filter(|said| !said.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; ");
+    Err(CmdError { program: cmd.program, verb: verb(cmd), end, said })
 }
 
 /// None when the child has succeeded.
@@ -328,6 +330,13 @@ mod tests {
         let limit = Duration::from_millis(700);
         assert!(check(sh(script).slot(Slot::Long), limit).await.is_ok());
         assert_eq!(check(sh(script), limit).await, Err(End::Deadline(limit)));
+    }
+
+    #[tokio::test]
+    async fn what_a_failed_program_says_on_either_stream_is_kept() {
+        let script = "echo 'No such key: x'; echo 'monclient: no authorizer?' >&2; exit 1";
+        let error = Linux::new(1, Duration::from_secs(5)).run(sh(script)).await.expect_err("exit 1");
+        assert_eq!(error.said, "monclient: no authorizer?; No such key: x");
     }
 
     #[tokio::test]

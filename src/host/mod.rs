@@ -83,7 +83,7 @@ pub(crate) struct CmdError {
     pub(crate) program: &'static str,
     pub(crate) verb: String,
     pub(crate) end: End,
-    /// The last lines of stderr, or of stdout where stderr says nothing (`rados getomapval` of an absent key).
+    /// The first and last lines of stderr, then those of stdout.
     pub(crate) said: String,
 }
 
