@@ -16,6 +16,8 @@ pub(crate) enum Type {
     Controller,
     /// The node service alone
     Node,
+    /// Both services on folders and loop devices of this node, without a cluster
+    Local,
 }
 
 /// Flags of ceph-csi that have no meaning here, and whether they are switches: each is accepted with one warning, so
@@ -78,7 +80,7 @@ pub(crate) struct Flags {
     /// CSI socket: unix:///path, unix:/path, a bare path, or tcp://host:port [default: unix:///tmp/csi.sock]
     #[arg(long, env = "CSI_ENDPOINT")]
     endpoint: Option<String>,
-    /// Name of the driver [default: rbd.csi.ceph.com]
+    /// Name of the driver [default: rbd.csi.ceph.com; with --type=local: local.csi.ceph.com]
     #[arg(long, default_value = "", hide_default_value = true)]
     drivername: String,
     /// Name of this node, unique in the cluster; the node service needs it
@@ -108,6 +110,15 @@ pub(crate) struct Flags {
     /// How long SIGTERM waits for the operations in flight
     #[arg(long, default_value = "25s", value_parser = humantime::parse_duration)]
     grace: Duration,
+    /// How many volumes this node takes at most; 0: as many as the container orchestrator likes
+    #[arg(long, default_value_t = 0)]
+    max_volumes_per_node: u32,
+    /// With --type=local: the folder that holds the volumes, on a filesystem with room for them
+    #[arg(long, default_value = "/var/lib/ceph-rbd-csi")]
+    local_root: PathBuf,
+    /// With --type=local: how many times the real room may be promised to volumes (1: what is promised is there)
+    #[arg(long, default_value_t = 1.0)]
+    local_overcommit: f64,
     /// Log lines for people or for machines
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -141,10 +152,21 @@ pub(crate) struct Config {
     pub(crate) max_rbd_processes: usize,
     pub(crate) command_timeout: Duration,
     pub(crate) grace: Duration,
+    /// 0: no limit.
+    pub(crate) max_volumes_per_node: u32,
+    /// Some: the embedded backend.
+    pub(crate) local: Option<LocalRoot>,
     pub(crate) log_format: LogFormat,
     pub(crate) verbosity: u8,
     /// One line for each flag that is accepted and does nothing.
     pub(crate) warnings: Vec<String>,
+}
+
+/// The folder of the embedded backend, and how many times its room may be promised.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LocalRoot {
+    pub(crate) path: PathBuf,
+    pub(crate) overcommit: f64,
 }
 
 impl Config {
@@ -183,11 +205,12 @@ impl Flags {
         if self.command_timeout < Duration::from_secs(4) {
             return Err("--command-timeout: give a command at least 4s".to_owned());
         }
+        let local = self.local()?;
         Ok(Config {
             endpoint,
             controller,
             node,
-            driver_name: driver_name(&self.drivername)?,
+            driver_name: driver_name(&self.drivername, self.kind)?,
             node_id: self.nodeid,
             clusters: self.config,
             instance_id: self.instanceid,
@@ -195,10 +218,28 @@ impl Flags {
             max_rbd_processes: self.max_rbd_processes.into(),
             command_timeout: self.command_timeout,
             grace: self.grace,
+            max_volumes_per_node: self.max_volumes_per_node,
+            local,
             log_format: self.log_format,
             verbosity: self.v,
             warnings,
         })
+    }
+
+    fn local(&self) -> Result<Option<LocalRoot>, String> {
+        if self.kind != Type::Local {
+            return Ok(None);
+        }
+        if !self.local_root.is_absolute() {
+            return Err(format!("--local-root={}: give an absolute path", self.local_root.display()));
+        }
+        if !(1.0..=1000.0).contains(&self.local_overcommit) {
+            return Err(format!(
+                "--local-overcommit={}: give a number from 1 to 1000",
+                self.local_overcommit
+            ));
+        }
+        Ok(Some(LocalRoot { path: self.local_root.clone(), overcommit: self.local_overcommit }))
     }
 
     /// Which services to serve; none asked for means both.
@@ -211,6 +252,11 @@ impl Flags {
             Type::Node if self.controllerserver => {
                 return Err("--type=node excludes --controllerserver".to_owned());
             }
+            // Its locks are in one process.
+            Type::Local if self.controllerserver != self.nodeserver => {
+                return Err("--type=local serves controller and node in one process: leave --controllerserver and --nodeserver out".to_owned());
+            }
+            Type::Local => (true, true),
             Type::Controller => (true, false),
             Type::Node => (false, true),
         };
@@ -262,8 +308,12 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
 }
 
 /// GetPluginInfo's rule: at most 63 characters, letters and digits at the ends, dashes and dots between.
-fn driver_name(text: &str) -> Result<String, String> {
-    let name = if text.is_empty() { "rbd.csi.ceph.com" } else { text };
+fn driver_name(text: &str, kind: Type) -> Result<String, String> {
+    let name = match text {
+        "" if kind == Type::Local => "local.csi.ceph.com",
+        "" => "rbd.csi.ceph.com",
+        given => given,
+    };
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     let ends = name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.ends_with(|c: char| c.is_ascii_alphanumeric());
@@ -323,6 +373,10 @@ mod tests {
             "--type=rbd --nodeid=n --enable-fencing",
             "--type=rbd --nodeid=a/b",
             "--type=rbd --nodeid=n --drivername=-x",
+            "--type=local --nodeid=n --nodeserver",
+            "--type=local --nodeid=n --local-root=relative",
+            "--type=local --nodeid=n --local-overcommit=0.5",
+            "--type=local --nodeid=n --local-overcommit=NaN",
         ] {
             assert!(check(args).is_err(), "{args} was taken");
         }

@@ -34,6 +34,9 @@ pub(crate) enum Error {
     Busy(String),
     #[error("{0}")]
     TimedOut(String),
+    /// A call that is not served here.
+    #[error("{0}")]
+    Unbuilt(String),
     #[error("{context}")]
     Internal {
         context: String,
@@ -69,6 +72,7 @@ impl Error {
             Self::Denied(_) => Code::Unauthenticated,
             Self::Busy(_) => Code::Aborted,
             Self::TimedOut(_) => Code::DeadlineExceeded,
+            Self::Unbuilt(_) => Code::Unimplemented,
             Self::Internal { .. } => Code::Internal,
         }
     }

@@ -1,7 +1,9 @@
-//! Volume ids as ceph-csi writes them, and the uuid behind them. Pure: no cluster is asked.
+//! Volume ids as ceph-csi writes them, snapshot ids, and the uuids behind them. Pure: no cluster is asked.
 
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -15,6 +17,16 @@ pub(crate) const MAX_CLUSTER_ID: usize = 36;
 /// The uuid of the volume that a CreateVolume of this name means: the same request always means the same image.
 pub(crate) fn volume_uuid(instance: &str, cluster: &str, name: &str) -> Uuid {
     Uuid::new_v5(&NAMESPACE, format!("{instance}\0{cluster}\0{name}").as_bytes())
+}
+
+/// The uuid of the snapshot that a CreateSnapshot of this name means: names of snapshots are not those of volumes.
+pub(crate) fn snapshot_uuid(instance: &str, cluster: &str, name: &str) -> Uuid {
+    Uuid::new_v5(&NAMESPACE, format!("snapshot\0{instance}\0{cluster}\0{name}").as_bytes())
+}
+
+/// A number that tells a node from others, where an id has a pool's.
+pub(crate) fn node_number(node: &str) -> u64 {
+    Uuid::new_v5(&NAMESPACE, format!("node\0{node}").as_bytes()).as_u64_pair().0
 }
 
 /// A volume that CreateVolume made: ours, ceph-csi's, or one that ceph-csi migrated from the in-tree driver.
@@ -63,6 +75,49 @@ impl fmt::Display for VolumeId {
             }
         }
     }
+}
+
+/// A snapshot: written like a volume id, its own uuid in it, with the source's uuid behind. So restore and delete need
+/// no index.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SnapshotId {
+    /// Cluster and pool of the source, and the uuid of the snapshot.
+    pub(crate) volume: VolumeId,
+    /// The uuid of the source.
+    pub(crate) source: Uuid,
+}
+
+impl SnapshotId {
+    pub(crate) fn new(source: &VolumeId, uuid: Uuid) -> Self {
+        Self { volume: VolumeId { uuid, ..source.clone() }, source: source.uuid }
+    }
+
+    /// Reads `<volume id>-<source uuid, base64url>`.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        parse_snapshot(text).ok_or_else(|| {
+            Error::Invalid(format!(
+                "snapshot id {text:?} is not of the form 0001-<length>-<clusterID>-<pool id>-<uuid>-<source, base64url>"
+            ))
+        })
+    }
+
+    /// The volume that it was taken of.
+    pub(crate) fn source_volume(&self) -> VolumeId {
+        VolumeId { uuid: self.source, ..self.volume.clone() }
+    }
+}
+
+impl fmt::Display for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.volume, URL_SAFE_NO_PAD.encode(self.source.as_bytes()))
+    }
+}
+
+fn parse_snapshot(text: &str) -> Option<SnapshotId> {
+    // The base64 text may hold dashes itself; its length is fixed.
+    let (volume, source) = text.split_at_checked(text.len().checked_sub(22)?)?;
+    let source = URL_SAFE_NO_PAD.decode(source).ok()?;
+    Some(SnapshotId { volume: parse_v1(volume.strip_suffix('-')?)?, source: Uuid::from_slice(&source).ok()? })
 }
 
 fn parse_v1(text: &str) -> Option<VolumeId> {
@@ -168,6 +223,17 @@ mod tests {
         #[test]
         fn any_text_is_read_without_panic(text in "\\PC*") {
             let _ = VolumeId::parse(&text);
+            let _ = SnapshotId::parse(&text);
+        }
+
+        #[test]
+        fn every_snapshot_id_survives_the_way_to_text_and_back(cluster in "[a-zA-Z0-9_-]{1,36}", pool: u64, uuid: u128, source: u128) {
+            let source = VolumeId { cluster, pool: Pool::Id(pool), uuid: Uuid::from_u128(source) };
+            let id = SnapshotId::new(&source, Uuid::from_u128(uuid));
+            prop_assert!(id.to_string().len() <= 128);
+            prop_assert_eq!(SnapshotId::parse(&id.to_string()).expect("its own id"), id.clone());
+            prop_assert_eq!(id.source_volume(), source);
+            prop_assert!(VolumeId::parse(&id.to_string()).is_err());
         }
 
         #[test]

@@ -4,7 +4,7 @@
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
 //! - `ops`: work that outlives its caller, under locks
 //! - `node`: stage, publish and the way back; `fs`: filesystems
-//! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command
+//! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command; `backend::local`: files of this node
 //! - `host`: the machine: programs, mounts, who holds a device
 //!
 //! This file puts them together, starts the logs and waits for the signal.
@@ -31,6 +31,7 @@ use tonic::service::Routes;
 use tracing_subscriber::EnvFilter;
 
 use backend::Backend;
+use backend::local::{Local, Names};
 use backend::rbd::Rbd;
 use cluster::Clusters;
 use config::{Config, LogFormat};
@@ -94,12 +95,13 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
 
 fn services(config: &Config, ops: &Ops) -> Routes {
     let host: Arc<dyn Host> = Arc::new(Linux::new(config.max_rbd_processes, config.command_timeout));
-    let names = (config.instance_id.clone(), config.cluster_name.clone());
-    let clusters = Clusters::new(config.clusters.clone());
-    let backend: Arc<dyn Backend> =
-        Arc::new(Rbd::new(host.clone(), clusters, names, config.command_timeout, ops.clone()));
-    let identity =
-        Identity { driver_name: config.driver_name.clone(), controller: config.controller, ops: ops.clone() };
+    let backend = backend(config, &host, ops);
+    let identity = Identity {
+        driver_name: config.driver_name.clone(),
+        controller: config.controller,
+        offers: backend.offers(),
+        ops: ops.clone(),
+    };
     let mut routes = Routes::new(IdentityServer::new(identity));
     if config.controller {
         let only_node = config.serves_both().then(|| config.node_id.clone());
@@ -110,17 +112,38 @@ fn services(config: &Config, ops: &Ops) -> Routes {
         }));
     }
     if config.node {
-        let node = Arc::new(Node::new(host, backend, config.node_id.clone()));
+        let node = Arc::new(Node::new(host, backend, config.node_id.clone(), config.max_volumes_per_node));
         routes = routes.add_service(NodeServer::new(NodeService { node, ops: ops.clone() }));
     }
     routes
 }
 
+fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend> {
+    let Some(root) = &config.local else {
+        let names = (config.instance_id.clone(), config.cluster_name.clone());
+        let clusters = Clusters::new(config.clusters.clone());
+        return Arc::new(Rbd::new(host.clone(), clusters, names, config.command_timeout, ops.clone()));
+    };
+    let names = Names {
+        driver: config.driver_name.clone(),
+        instance: config.instance_id.clone(),
+        node: config.node_id.clone(),
+    };
+    let limit = config.max_volumes_per_node;
+    let local = Arc::new(Local::new(host.clone(), root.path.clone(), root.overcommit, names, limit));
+    let recovered = local.clone();
+    ops.background(async move { recovered.recover().await });
+    local
+}
+
 /// What has to be there before anything is promised.
 fn programs(config: &Config) -> Vec<&'static str> {
-    let mut programs = vec!["setpriv", "rbd", "rados"];
+    let mut programs = match config.local {
+        None => vec!["setpriv", "rbd", "rados"],
+        Some(_) => vec!["setpriv", "losetup", "cp", "fsfreeze", "chattr", "lsattr", "xfs_quota"],
+    };
     if config.node {
-        programs.extend(["blkid", "mkfs.ext4", "mkfs.xfs", "fsck.ext4"]);
+        programs.extend(["blkid", "mkfs.ext4", "mkfs.xfs", "fsck.ext4", "resize2fs", "xfs_growfs"]);
     }
     programs
 }

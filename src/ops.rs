@@ -25,8 +25,17 @@ pub(crate) struct Operation {
     pub(crate) method: &'static str,
     /// The lock, held alone.
     pub(crate) target: String,
+    /// Locks shared with others that only read: the source of a clone or a snapshot.
+    pub(crate) sources: Vec<String>,
     /// A digest of the whole request.
     pub(crate) fingerprint: u64,
+}
+
+impl Operation {
+    /// One that reads nothing but its target.
+    pub(crate) fn of(method: &'static str, target: String, fingerprint: u64) -> Self {
+        Self { method, target, sources: Vec::new(), fingerprint }
+    }
 }
 
 /// The operations of this process. Clones are handles on the same set.
@@ -39,6 +48,7 @@ pub(crate) struct Ops {
 
 struct Running {
     method: &'static str,
+    sources: Vec<String>,
     fingerprint: u64,
     since: Instant,
     /// A `watch::Receiver<Option<Result<T>>>`.
@@ -99,9 +109,13 @@ impl Ops {
         if let Some(other) = running.get(&operation.target) {
             return join(other, operation);
         }
+        if let Some((target, other)) = in_the_way(&running, operation) {
+            return Err(other.busy(target));
+        }
         let (sender, answer) = watch::channel(None);
         let entry = Running {
             method: operation.method,
+            sources: operation.sources.clone(),
             fingerprint: operation.fingerprint,
             since: Instant::now(),
             answer: Box::new(answer.clone()),
@@ -130,13 +144,26 @@ impl Ops {
 fn join<T: Clone + Send + Sync + 'static>(running: &Running, operation: &Operation) -> Result<Answer<T>> {
     let same = running.method == operation.method && running.fingerprint == operation.fingerprint;
     let answer = running.answer.downcast_ref::<Answer<T>>().filter(|_| same);
-    answer.cloned().ok_or_else(|| {
-        let age = humantime::format_duration(Duration::from_secs(running.since.elapsed().as_secs()));
+    answer.cloned().ok_or_else(|| running.busy(&operation.target))
+}
+
+/// What works on a source of this operation, or reads its target.
+fn in_the_way<'a>(
+    running: &'a HashMap<String, Running>,
+    operation: &Operation,
+) -> Option<(&'a String, &'a Running)> {
+    let reads = |other: &Running| other.sources.contains(&operation.target);
+    running.iter().find(|(target, other)| operation.sources.contains(target) || reads(other))
+}
+
+impl Running {
+    fn busy(&self, target: &str) -> Error {
+        let age = humantime::format_duration(Duration::from_secs(self.since.elapsed().as_secs()));
         Error::Busy(format!(
-            "{} of {} has been running for {age}: ask again when it has ended",
-            running.method, operation.target
+            "{} of {target} has been running for {age}: ask again when it has ended",
+            self.method
         ))
-    })
+    }
 }
 
 fn panicked(method: &str, panic: &(dyn Any + Send)) -> Error {
@@ -165,7 +192,11 @@ mod tests {
     use super::*;
 
     fn operation(target: &str, fingerprint: u64) -> Operation {
-        Operation { method: "CreateVolume", target: target.to_owned(), fingerprint }
+        Operation::of("CreateVolume", target.to_owned(), fingerprint)
+    }
+
+    fn of_source(target: &str, source: &str) -> Operation {
+        Operation { sources: vec![source.to_owned()], ..operation(target, 1) }
     }
 
     async fn count_slowly(runs: Arc<AtomicU32>) -> Result<u32> {
@@ -201,6 +232,21 @@ mod tests {
         assert!(first.is_ok() && other.is_ok());
         let Err(Error::Busy(text)) = second else { panic!("{second:?}") };
         assert!(text.contains("CreateVolume of a has been running"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_is_read_by_many_and_changed_by_none_meanwhile() {
+        let (ops, runs) = (Ops::default(), Arc::new(AtomicU32::new(0)));
+        let first = ops.run(of_source("clone-1", "a"), count_slowly(runs.clone()));
+        let second = ops.run(of_source("clone-2", "a"), count_slowly(runs.clone()));
+        let change = ops.run(operation("a", 1), count_slowly(runs.clone()));
+        let (first, second, change) = tokio::join!(first, second, change);
+        assert!(first.is_ok() && second.is_ok());
+        assert!(matches!(change, Err(Error::Busy(_))), "{change:?}");
+        let change = ops.run(operation("a", 1), count_slowly(runs.clone()));
+        let third = ops.run(of_source("clone-3", "a"), count_slowly(runs.clone()));
+        let (change, third) = tokio::join!(change, third);
+        assert!(change.is_ok() && matches!(third, Err(Error::Busy(_))), "{third:?}");
     }
 
     #[tokio::test]

@@ -163,6 +163,14 @@ fn log(method: &str, status: &Status, took: Duration) {
             | "NodeGetCapabilities"
             | "ControllerGetCapabilities"
             | "NodeGetVolumeStats"
+            | "NodeGetVolumeHealth"
+            | "NodeGetStorageHealth"
+            | "ControllerGetVolume"
+            | "ControllerGetVolumeHealth"
+            | "ControllerListVolumeHealth"
+            | "ListVolumes"
+            | "ListSnapshots"
+            | "GetCapacity"
     );
     match status.code() {
         Code::Ok if routine => tracing::debug!(code, ms, "done"),

@@ -9,6 +9,7 @@ use std::process::Command;
 
 const README: &str = include_str!("../README.md");
 const PARAMETERS: &str = include_str!("../src/backend/rbd/params.rs");
+const LOCAL_PARAMETERS: &str = include_str!("../src/backend/local/params.rs");
 const FLAGS: &str = include_str!("../src/config.rs");
 
 /// Of a flag: its variable and its default; empty where there is none.
@@ -22,6 +23,17 @@ fn the_table_of_flags_is_what_help_says() {
 #[test]
 fn the_table_of_parameters_is_what_is_built() {
     assert_eq!(first_cells("### StorageClass parameters"), list(PARAMETERS, "BUILT"));
+}
+
+#[test]
+fn the_table_of_local_parameters_is_what_is_built() {
+    let heading = "### StorageClass parameters of --type=local";
+    assert_eq!(first_cells(heading), list(LOCAL_PARAMETERS, "BUILT"));
+    let changeable = rows(heading).into_iter().filter(|cells| cells[2] == "yes");
+    assert_eq!(
+        changeable.map(|cells| cells[0].clone()).collect::<BTreeSet<_>>(),
+        list(LOCAL_PARAMETERS, "MUTABLE")
+    );
 }
 
 #[test]

@@ -1,31 +1,89 @@
-//! What the services need of a storage system, and the plain types both sides speak. No gRPC type comes here.
+//! What the services need of a storage system. No gRPC type comes here.
 
+pub(crate) mod local;
+mod names;
 pub(crate) mod rbd;
+mod types;
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::cluster::Secrets;
 use crate::error::{Error, Result};
-use crate::id::VolumeId;
+use crate::id::{SnapshotId, VolumeId};
 
-pub(crate) type Parameters = BTreeMap<String, String>;
+pub(crate) use types::{
+    Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
+    FormatMark, Image, Listing, Mode, Offer, Page, Parameters, Places, Publish, Segments, Severity, Shown,
+    SizeRange, Snapshot, Source, Target, Volume, VolumeState,
+};
 
-/// A storage system. Every method may be repeated without harm.
+/// A storage system. Every method may be repeated without harm. What only some offer answers `Unbuilt` by itself.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
+    /// What of CSI it offers beyond what every backend has to.
+    fn offers(&self) -> &'static [Offer] {
+        &[]
+    }
+    /// Where this node is, for a backend whose volumes are reached from some nodes only.
+    fn place(&self) -> Option<Segments> {
+        None
+    }
     /// The uuid of the volume that this request means; the lock of the request. Refuses what can never be made.
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid>;
+    /// The same for a snapshot.
+    fn snapshot_uuid(&self, _: &CreateSnapshot) -> Result<Uuid> {
+        unbuilt("CreateSnapshot")
+    }
+
     /// Makes the volume, or finds it made, or finishes one that was left half-made.
     async fn create(&self, request: &CreateVolume) -> Result<Volume>;
-    /// `NotFound` where there is none.
-    async fn find(&self, id: &VolumeId, secrets: &Secrets) -> Result<()>;
+    /// Why the volume cannot be used in one of these ways, if so. `NotFound` where there is none.
+    async fn refusal(&self, id: &VolumeId, uses: &[Capability], secrets: &Secrets) -> Result<Option<String>>;
+    /// The volume, where it is in use, and what is wrong with it. `NotFound` where there is none.
+    async fn state(&self, _: &VolumeId) -> Result<VolumeState> {
+        unbuilt("ControllerGetVolume")
+    }
+    /// Volumes, by uuid.
+    async fn list(&self, _: &Page) -> Result<Listing<VolumeState>> {
+        unbuilt("ListVolumes")
+    }
     /// Takes the volume away. Nothing there, proved, is success.
     async fn delete(&self, id: &VolumeId, secrets: &Secrets) -> Result<()>;
+    /// Grows the volume to a size in the range; answers its size in bytes.
+    async fn expand(&self, _: &VolumeId, _: SizeRange, _: &Secrets) -> Result<u64> {
+        unbuilt("ControllerExpandVolume")
+    }
+    /// Changes all of the mutable parameters given, or none; others stay.
+    async fn modify(&self, _: &VolumeId, _: &Parameters, _: &Secrets) -> Result<()> {
+        unbuilt("ControllerModifyVolume")
+    }
+    async fn capacity(&self, _: &CapacityQuery) -> Result<Capacity> {
+        unbuilt("GetCapacity")
+    }
+    /// Makes the snapshot, or finds it made.
+    async fn snapshot(&self, _: &CreateSnapshot) -> Result<Snapshot> {
+        unbuilt("CreateSnapshot")
+    }
+    /// `NotFound` where there is none.
+    async fn find_snapshot(&self, _: &SnapshotId, _: &Secrets) -> Result<Snapshot> {
+        unbuilt("GetSnapshot")
+    }
+    /// Snapshots (of one source), by uuid.
+    async fn list_snapshots(
+        &self,
+        _source: Option<&VolumeId>,
+        _: &Page,
+        _: &Secrets,
+    ) -> Result<Listing<Snapshot>> {
+        unbuilt("ListSnapshots")
+    }
+    /// Nothing there, proved, is success.
+    async fn delete_snapshot(&self, _: &SnapshotId, _: &Secrets) -> Result<()> {
+        unbuilt("DeleteSnapshot")
+    }
     /// Notes that the volume is about to be used on a node; refuses where another one writes to it.
     async fn publish(&self, request: &Publish) -> Result<()>;
     /// Forgets that note once no client of the node (of any node: None) holds the volume.
@@ -33,197 +91,31 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Which image a node request means.
     async fn locate(&self, target: &Target) -> Result<Image>;
-    /// Makes a block device of the image on this node, having proved that nobody else writes to it.
+    /// Shows the image on this node, having proved that nobody else writes to it.
     async fn attach(&self, request: &Attach) -> Result<Attached>;
-    /// Takes every device of the image away from this node. No credential: NodeUnstageVolume carries none.
-    async fn detach(&self, image: &Image) -> Result<()>;
+    /// Takes every device of the image away from this node; `shown`: the one that was mounted, if any. No credential:
+    /// NodeUnstageVolume carries none.
+    async fn detach(&self, image: &Image, shown: Option<&Path>) -> Result<()>;
     /// Images attached here that belong to a volume whose stash is lost.
     async fn attached(&self, volume: &str) -> Result<Vec<Image>>;
+    /// Lets the device on this node have the size that its image was grown to; answers that size in bytes.
+    async fn refresh(&self, _: &Image) -> Result<u64> {
+        unbuilt("NodeExpandVolume")
+    }
     /// Whether no block of the image, parents included, was ever written.
     async fn is_empty(&self, request: &Attach) -> Result<bool>;
     /// Writes down how far the formatting of the volume has come, before anything follows from it.
     async fn mark_format(&self, request: &Attach, mark: &FormatMark) -> Result<()>;
-}
-
-/// Sizes in bytes; `limit` is the most that the caller allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SizeRange {
-    pub(crate) required: u64,
-    pub(crate) limit: Option<u64>,
-}
-
-impl SizeRange {
-    const DEFAULT: u64 = 1 << 30;
-
-    /// The size to make: what is required (1 GiB where nothing is), rounded up to `granule`, never past the limit.
-    pub(crate) fn choose(&self, granule: u64) -> Result<u64> {
-        let limit = self.limit.unwrap_or(i64::MAX.unsigned_abs());
-        let wanted =
-            if self.required == 0 { Self::DEFAULT.min(limit / granule * granule) } else { self.required };
-        let size = wanted.max(1).checked_next_multiple_of(granule).filter(|size| *size <= limit);
-        size.ok_or_else(|| {
-            Error::OutOfRange(format!(
-                "no size fits: required_bytes {}, rounded up to {granule} bytes, is more than the limit of {limit}",
-                self.required
-            ))
-        })
+    /// What is wrong with an image that is attached here. No process, no cluster command, no waiting.
+    fn image_health(&self, _: &Image) -> Vec<Ailment> {
+        Vec::new()
     }
-
-    pub(crate) fn admits(&self, size: u64) -> bool {
-        size >= self.required && self.limit.is_none_or(|limit| size <= limit)
+    /// What is wrong with the storage behind all volumes of this node. Like `image_health`.
+    fn storage_health(&self) -> Vec<Ailment> {
+        Vec::new()
     }
 }
 
-/// How a volume is to be used, as a request asks it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Capability {
-    pub(crate) access: Access,
-    pub(crate) mode: Mode,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Access {
-    Block,
-    /// `fs_type` is never empty.
-    Mount {
-        fs_type: String,
-        flags: Vec<String>,
-    },
-}
-
-/// The access modes of the CSI specification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    SingleNodeWriter,
-    SingleNodeReader,
-    SingleNodeSingleWriter,
-    SingleNodeMultiWriter,
-    MultiNodeReader,
-    MultiNodeSingleWriter,
-    MultiNodeMultiWriter,
-}
-
-impl Mode {
-    pub(crate) fn read_only(self) -> bool {
-        matches!(self, Self::SingleNodeReader | Self::MultiNodeReader)
-    }
-
-    pub(crate) fn multi_node(self) -> bool {
-        matches!(self, Self::MultiNodeReader | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter)
-    }
-
-    /// Whether a second target path on the same node is refused (CSI specification, NodePublishVolume).
-    pub(crate) fn single_target(self) -> bool {
-        matches!(self, Self::SingleNodeWriter | Self::SingleNodeSingleWriter)
-    }
-}
-
-pub(crate) struct CreateVolume {
-    pub(crate) name: String,
-    pub(crate) size: SizeRange,
-    pub(crate) parameters: Parameters,
-    pub(crate) secrets: Secrets,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Volume {
-    pub(crate) id: VolumeId,
-    /// Bytes.
-    pub(crate) size: u64,
-    pub(crate) context: Parameters,
-}
-
-pub(crate) struct Publish {
-    pub(crate) id: VolumeId,
-    pub(crate) node: String,
-    pub(crate) mode: Mode,
-    pub(crate) secrets: Secrets,
-}
-
-/// A volume as the node requests name it.
-#[derive(Clone)]
-pub(crate) struct Target {
-    /// A volume id, or the name of an image (static volumes).
-    pub(crate) volume: String,
-    pub(crate) context: Parameters,
-    pub(crate) secrets: Secrets,
-}
-
-impl Target {
-    /// An image that somebody else made and named as a volume: never formatted.
-    pub(crate) fn is_static(&self) -> bool {
-        self.context.get("staticVolume").is_some_and(|value| value == "true")
-    }
-}
-
-/// An image by name; printed as `rbd` takes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Image {
-    pub(crate) pool: String,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
-impl fmt::Display for Image {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pool, namespace, name } = self;
-        if namespace.is_empty() { write!(f, "{pool}/{name}") } else { write!(f, "{pool}/{namespace}/{name}") }
-    }
-}
-
-pub(crate) struct Attach {
-    pub(crate) target: Target,
-    pub(crate) image: Image,
-    pub(crate) mode: Mode,
-    pub(crate) node: String,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Attached {
-    pub(crate) device: PathBuf,
-    pub(crate) format: FormatMark,
-}
-
-/// How far the driver's own formatting of a volume has come.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum FormatMark {
-    /// Nothing was ever begun by this driver.
-    Never,
-    /// Half-made content, if any, is our own, and no pod has seen it.
-    Begun(String),
-    Done(String),
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    fn check(required: u64, limit: Option<u64>) -> Option<u64> {
-        SizeRange { required, limit }.choose(MIB).ok()
-    }
-
-    #[test]
-    fn a_size_is_rounded_up_but_never_past_the_limit() {
-        assert_eq!(check(0, None), Some(1 << 30));
-        assert_eq!(check(0, Some(10 * MIB + 5)), Some(10 * MIB));
-        assert_eq!(check(1, None), Some(MIB));
-        assert_eq!(check(MIB + 1, Some(2 * MIB)), Some(2 * MIB));
-        assert_eq!(check(MIB + 1, Some(2 * MIB - 1)), None);
-        assert_eq!(check(0, Some(5)), None);
-        assert_eq!(check(u64::MAX, None), None);
-    }
-
-    proptest! {
-        #[test]
-        fn a_chosen_size_is_always_admitted(required in 0..1_u64 << 50, limit in proptest::option::of(0..1_u64 << 50)) {
-            let range = SizeRange { required, limit };
-            if let Ok(size) = range.choose(MIB) {
-                prop_assert!(range.admits(size) && size % MIB == 0 && size > 0);
-            }
-        }
-    }
+fn unbuilt<T>(what: &str) -> Result<T> {
+    Err(Error::Unbuilt(format!("{what}: this backend does not offer it in this version of the driver")))
 }

@@ -3,18 +3,20 @@
 use tonic::{Request, Response, Status};
 
 use super::proto::identity_server;
-use super::proto::plugin_capability::service::Type as ServiceType;
-use super::proto::plugin_capability::{Service, Type};
 use super::proto::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
-    PluginCapability, ProbeRequest, ProbeResponse,
+    ProbeRequest, ProbeResponse,
 };
+use super::wire::offers;
+use crate::backend::Offer;
 use crate::ops::Ops;
 
 pub(crate) struct Identity {
     pub(crate) driver_name: String,
     /// Whether the controller service is served here.
     pub(crate) controller: bool,
+    /// What the backend offers.
+    pub(crate) offers: &'static [Offer],
     pub(crate) ops: Ops,
 }
 
@@ -35,12 +37,7 @@ impl identity_server::Identity for Identity {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        let service = |kind: ServiceType| PluginCapability {
-            r#type: Some(Type::Service(Service { r#type: kind.into() })),
-        };
-        let capabilities =
-            self.controller.then(|| service(ServiceType::ControllerService)).into_iter().collect();
-        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
+        Ok(Response::new(offers::plugin(self.controller, self.offers)))
     }
 
     /// Ready as soon as this can be answered, until SIGTERM; a cluster that is down is no reason to restart the driver.

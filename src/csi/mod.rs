@@ -34,9 +34,11 @@ mod tests {
     use std::marker::PhantomData;
 
     use super::proto::{
-        ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
-        DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, ProbeRequest,
-        ValidateVolumeCapabilitiesRequest,
+        ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest,
+        ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
+        CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest,
+        GetSnapshotRequest, ListSnapshotsRequest, NodeExpandVolumeRequest, NodeGetStorageHealthRequest,
+        NodePublishVolumeRequest, NodeStageVolumeRequest, ProbeRequest, ValidateVolumeCapabilitiesRequest,
     };
 
     struct Of<T>(PhantomData<T>);
@@ -62,9 +64,19 @@ mod tests {
             Of::<ValidateVolumeCapabilitiesRequest>::PRINTABLE,
             Of::<NodeStageVolumeRequest>::PRINTABLE,
             Of::<NodePublishVolumeRequest>::PRINTABLE,
+            Of::<ControllerExpandVolumeRequest>::PRINTABLE,
+            Of::<ControllerModifyVolumeRequest>::PRINTABLE,
+            Of::<ControllerGetVolumeHealthRequest>::PRINTABLE,
+            Of::<ControllerListVolumeHealthRequest>::PRINTABLE,
+            Of::<CreateSnapshotRequest>::PRINTABLE,
+            Of::<DeleteSnapshotRequest>::PRINTABLE,
+            Of::<GetSnapshotRequest>::PRINTABLE,
+            Of::<ListSnapshotsRequest>::PRINTABLE,
+            Of::<NodeExpandVolumeRequest>::PRINTABLE,
+            Of::<NodeGetStorageHealthRequest>::PRINTABLE,
             Of::<crate::cluster::Secrets>::PRINTABLE,
         ];
-        assert_eq!(printable, [false; 8]);
+        assert_eq!(printable, [false; 18]);
         let other = Of::<ProbeRequest>::PRINTABLE;
         assert!(other, "the test itself tells them apart");
     }

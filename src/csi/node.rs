@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
+use super::note_volume;
 use super::proto::node_server;
-use super::proto::node_service_capability::rpc::Type as RpcType;
-use super::proto::node_service_capability::{Rpc, Type};
 use super::proto::{
-    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetStorageHealthRequest,
+    NodeGetStorageHealthResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
     NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
-    NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest, NodeStageVolumeResponse,
-    NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
-    NodeUnstageVolumeResponse,
+    NodePublishVolumeResponse, NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
 };
-use super::{note_volume, wire};
+use super::wire::{self, health, offers};
+use crate::backend::{Ailment, Offer};
 use crate::id::VolumeId;
 use crate::node::Node;
 use crate::ops::{Operation, Ops};
@@ -33,7 +34,7 @@ impl node_server::Node for NodeService {
         let request = request.into_inner();
         note_volume(&request.volume_id);
         let operation = operation("NodeStageVolume", &request.volume_id, wire::fingerprint(&request));
-        let (node, stage) = (self.node.clone(), wire::stage(request)?);
+        let (node, stage) = (self.node.clone(), wire::node::stage(request)?);
         self.ops.run(operation, async move { node.stage(&stage).await }).await?;
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
@@ -59,7 +60,7 @@ impl node_server::Node for NodeService {
         let request = request.into_inner();
         note_volume(&request.volume_id);
         let operation = operation("NodePublishVolume", &request.volume_id, wire::fingerprint(&request));
-        let (node, publish) = (self.node.clone(), wire::publish(&request)?);
+        let (node, publish) = (self.node.clone(), wire::node::publish(&request)?);
         self.ops.run(operation, async move { node.publish(&publish).await }).await?;
         Ok(Response::new(NodePublishVolumeResponse {}))
     }
@@ -78,6 +79,19 @@ impl node_server::Node for NodeService {
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
     }
 
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        offers::need(self.node.offers(Offer::Expansion), "NodeExpandVolume")?;
+        let request = request.into_inner();
+        note_volume(&request.volume_id);
+        let operation = operation("NodeExpandVolume", &request.volume_id, wire::fingerprint(&request));
+        let (node, expand) = (self.node.clone(), wire::node::expand(&request)?);
+        let size = self.ops.run(operation, async move { node.expand(&expand).await }).await?;
+        Ok(Response::new(wire::node::expanded(size)))
+    }
+
     async fn node_get_volume_stats(
         &self,
         request: Request<NodeGetVolumeStatsRequest>,
@@ -87,29 +101,54 @@ impl node_server::Node for NodeService {
         let volume = wire::handle(&request.volume_id)?;
         let path = wire::volume_path(&request.volume_path)?;
         let usage = self.node.usage(&volume, &path).await?;
-        Ok(Response::new(wire::usage(&usage)))
+        Ok(Response::new(wire::node::usage(&usage, self.known_ailments(&volume).as_deref())))
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<NodeGetVolumeHealthRequest>,
+    ) -> Result<Response<NodeGetVolumeHealthResponse>, Status> {
+        let request = request.into_inner();
+        note_volume(&request.volume_id);
+        let volume = wire::handle(&request.volume_id)?;
+        let ailments = self.node.health(&volume)?;
+        let volume_health = Some(health::of_volume(volume, ailments));
+        Ok(Response::new(NodeGetVolumeHealthResponse { volume_health }))
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        _: Request<NodeGetStorageHealthRequest>,
+    ) -> Result<Response<NodeGetStorageHealthResponse>, Status> {
+        Ok(Response::new(health::of_storage(self.node.storage_health())))
     }
 
     async fn node_get_capabilities(
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
-        let rpcs = [RpcType::StageUnstageVolume, RpcType::GetVolumeStats, RpcType::SingleNodeMultiWriter];
-        let capability =
-            |rpc: RpcType| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })) };
-        Ok(Response::new(NodeGetCapabilitiesResponse { capabilities: rpcs.map(capability).into() }))
+        Ok(Response::new(offers::node(self.node.offers(Offer::Expansion))))
     }
 
     async fn node_get_info(
         &self,
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse { node_id: self.node.id().to_owned(), ..Default::default() }))
+        let node = &self.node;
+        Ok(Response::new(wire::node::info(node.id(), node.max_volumes(), node.place())))
+    }
+}
+
+impl NodeService {
+    /// None where the health cannot be told: how full a volume is stays worth an answer.
+    fn known_ailments(&self, volume: &str) -> Option<Vec<Ailment>> {
+        let health = self.node.health(volume);
+        health.inspect_err(|error| tracing::debug!("the health of the volume is not known: {error}")).ok()
     }
 }
 
 /// One lock for each volume, the same for both services of one process.
 fn operation(method: &'static str, volume: &str, fingerprint: u64) -> Operation {
     let target = VolumeId::parse(volume).map_or_else(|_| volume.to_owned(), |id| id.uuid.to_string());
-    Operation { method, target, fingerprint }
+    Operation::of(method, target, fingerprint)
 }

@@ -1,5 +1,5 @@
-//! Who keeps a block device busy, asked of the kernel: mounts in any mount namespace, device mappers, loop devices, open
-//! files.
+//! Who keeps a block device busy, asked of the kernel: mounts in any mount namespace (of a filesystem on it, or of the
+//! device node itself), device mappers, loop devices, open files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,17 +8,13 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
 
-use super::mountinfo;
+use super::mountinfo::{self, Mount};
 
-/// The holders in words. Reads /proc and /sys on a thread of its own.
-pub(crate) async fn of(device: &Path) -> String {
+/// The holders in words; None where /proc and /sys show none. Reads them on a thread of its own.
+pub(crate) async fn of(device: &Path) -> Option<String> {
     let device = device.to_owned();
     let found = tokio::task::spawn_blocking(move || find(&device)).await.unwrap_or_default();
-    if found.is_empty() {
-        "nobody that /proc shows".to_owned()
-    } else {
-        found.into_iter().collect::<Vec<_>>().join(", ")
-    }
+    (!found.is_empty()).then(|| found.into_iter().collect::<Vec<_>>().join(", "))
 }
 
 fn find(device: &Path) -> BTreeSet<String> {
@@ -27,10 +23,11 @@ fn find(device: &Path) -> BTreeSet<String> {
     let mut found = stacked(&number);
     found.extend(loops(device));
     let mut namespaces = BTreeSet::new();
-    for process in entries("/proc").into_iter().filter(|path| is_pid(path)) {
-        // One process speaks for all that share its mounts.
+    // One process speaks for all that share its mounts; of ours, this one.
+    let own = PathBuf::from(format!("/proc/{}", std::process::id()));
+    for process in [own].into_iter().chain(entries("/proc").into_iter().filter(|path| is_pid(path))) {
         if fs::read_link(process.join("ns/mnt")).is_ok_and(|namespace| namespaces.insert(namespace)) {
-            found.extend(mounted(&process, &number));
+            found.extend(mounted(&process, &number, device));
         }
         found.extend(opened(&process, device));
     }
@@ -55,9 +52,16 @@ fn loops(device: &Path) -> Vec<String> {
     loops.map(|path| format!("loop device {}", path.display())).collect()
 }
 
-fn mounted(process: &Path, number: &str) -> Option<String> {
+fn mounted(process: &Path, number: &str, device: &Path) -> Option<String> {
     let text = fs::read(process.join("mountinfo")).ok()?;
-    let mount = mountinfo::parse(&text).into_iter().find(|mount| mount.device == number)?;
+    // A block volume is the device node, bound from devtmpfs (or from the tmpfs that a container has at /dev).
+    let is_node = |mount: &Mount| {
+        mount.fs_type.ends_with("tmpfs")
+            && mount.root.file_name() == device.file_name()
+            && !mount.target.is_dir()
+    };
+    let mut mounts = mountinfo::parse(&text).into_iter();
+    let mount = mounts.find(|mount| mount.device == number || is_node(mount))?;
     Some(format!("a mount at {} in the mount namespace of {}", mount.target.display(), named(process)))
 }
 

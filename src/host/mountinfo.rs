@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +27,24 @@ impl Mount {
     }
 
     pub(crate) fn read_only(&self) -> bool {
-        let has_ro = |options: &str| options.split(',').any(|option| option == "ro");
-        has_ro(&self.options) || has_ro(&self.super_options)
+        has(&self.options, "ro") || has(&self.super_options, "ro")
     }
+
+    /// Mounted to be written, and the filesystem takes no writes any more: it met an error. Newer kernels say so by
+    /// words of their own (ext4, since 6.14: `emergency_ro`, `shutdown`), and leave `rw`.
+    pub(crate) fn gave_up(&self) -> bool {
+        let gave_up = ["ro", "emergency_ro", "shutdown"].iter().any(|word| has(&self.super_options, word));
+        !has(&self.options, "ro") && gave_up
+    }
+
+    /// A folder or file of the filesystem, bound: what the filesystem is says nothing about it.
+    pub(crate) fn is_part(&self) -> bool {
+        self.root != Path::new("/")
+    }
+}
+
+fn has(options: &str, wanted: &str) -> bool {
+    options.split(',').any(|option| option == wanted)
 }
 
 /// Reads the whole file; lines that do not have the documented form are left out.
@@ -86,6 +101,19 @@ mod tests {
         assert_eq!((mount.device.as_str(), mount.fs_type.as_str()), ("98:0", "ext3"));
         assert_eq!(mount.target, PathBuf::from("/mnt 2"));
         assert!(mount.read_only());
+    }
+
+    #[test]
+    fn a_filesystem_that_gave_up_is_told_from_one_mounted_read_only() {
+        let check = |options: &str, super_options: &str| {
+            let line = format!("36 35 98:0 / /mnt {options} - ext4 /dev/rbd0 {super_options}\n");
+            parse(line.as_bytes()).iter().any(Mount::gave_up)
+        };
+        assert!(check("rw,relatime", "ro,errors=remount-ro"));
+        assert!(check("rw,relatime", "rw,emergency_ro"));
+        assert!(check("rw,relatime", "rw,shutdown"));
+        assert!(!check("ro,relatime", "ro"));
+        assert!(!check("rw,relatime", "rw,errors=remount-ro"));
     }
 
     #[test]

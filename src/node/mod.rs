@@ -1,6 +1,9 @@
 //! What a node does with a volume: stage, publish, stats, and the way back. No gRPC here. Each step looks before it
 //! acts, so that a call repeated after a kill at any point goes on from there.
 
+mod device;
+mod expand;
+mod health;
 mod publish;
 mod stage;
 mod stash;
@@ -10,17 +13,23 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crate::backend::{Backend, Capability, Target};
+use crate::backend::{Ailment, Backend, Capability, Offer, Segments, SizeRange, Target};
 use crate::error::{Error, Result};
 use crate::host::{Host, Mount};
 
 pub(crate) use stats::Usage;
 
+/// Tries to unmount what is busy: who looks at it only in passing is gone by then.
+const UNMOUNT_TRIES: u32 = 5;
+const UNMOUNT_AGAIN: Duration = Duration::from_millis(200);
+
 pub(crate) struct Node {
     host: Arc<dyn Host>,
     backend: Arc<dyn Backend>,
     id: String,
+    max_volumes: u32,
     /// Mounts that are being asked how full they are: at most one question at a time.
     probing: Arc<Mutex<HashSet<PathBuf>>>,
 }
@@ -39,13 +48,39 @@ pub(crate) struct PublishVolume {
     pub(crate) read_only: bool,
 }
 
+pub(crate) struct ExpandVolume {
+    pub(crate) volume: String,
+    /// Where it is published or staged.
+    pub(crate) path: PathBuf,
+    /// Older COs do not tell it.
+    pub(crate) staging: Option<PathBuf>,
+    pub(crate) size: SizeRange,
+}
+
 impl Node {
-    pub(crate) fn new(host: Arc<dyn Host>, backend: Arc<dyn Backend>, id: String) -> Self {
-        Self { host, backend, id, probing: Arc::default() }
+    /// `max_volumes`: 0 for no limit.
+    pub(crate) fn new(host: Arc<dyn Host>, backend: Arc<dyn Backend>, id: String, max_volumes: u32) -> Self {
+        Self { host, backend, id, max_volumes, probing: Arc::default() }
     }
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    pub(crate) fn max_volumes(&self) -> u32 {
+        self.max_volumes
+    }
+
+    pub(crate) fn place(&self) -> Option<Segments> {
+        self.backend.place()
+    }
+
+    pub(crate) fn offers(&self, what: Offer) -> bool {
+        self.backend.offers().contains(&what)
+    }
+
+    pub(crate) fn storage_health(&self) -> Vec<Ailment> {
+        self.backend.storage_health()
     }
 
     fn mounts(&self) -> Result<Vec<Mount>> {
@@ -59,15 +94,66 @@ impl Node {
 
     /// Takes away every mount at a path, and the path. Works on mounts whose device is gone.
     async fn clear(&self, path: &Path) -> Result<()> {
+        let mut tries = 0;
         while self.mount_at(path)?.is_some() {
-            self.host.unmount(path).await.map_err(|error| match error.raw_os_error() {
-                Some(nix::libc::EBUSY) => {
-                    Error::Precondition(format!("{} is still in use: end what uses it", path.display()))
-                }
-                _ => Error::internal(format!("unmounting {}", path.display()), error),
-            })?;
+            let Err(error) = self.host.unmount(path).await else { continue };
+            if error.raw_os_error() != Some(nix::libc::EBUSY) {
+                return Err(Error::internal(format!("unmounting {}", path.display()), error));
+            }
+            tries += 1;
+            if tries == UNMOUNT_TRIES {
+                let place = path.display();
+                return Err(Error::Precondition(format!("{place} is still in use: end what uses it")));
+            }
+            tokio::time::sleep(UNMOUNT_AGAIN).await;
         }
         remove(path)
+    }
+}
+
+/// Where a volume shows.
+struct Place<'a> {
+    /// The mount that was asked for.
+    shown: &'a Mount,
+    staged: &'a Mount,
+}
+
+/// Finds a volume by a path where it is published or staged: the mount there shows the same as one that is named as a
+/// staged volume is. kubelet calls the staging folder, one above that mount, a path of the volume too.
+fn find<'a>(mounts: &'a [Mount], volume: &str, path: &Path) -> Result<Place<'a>> {
+    let at = |path: &Path| mounts.iter().rfind(|mount| mount.target == path);
+    let shown = [resolved(path), stage::place(path, volume)];
+    // Staged comes before published: the kernel lists mounts in the order in which they were made.
+    let staged =
+        |shown: &Mount| mounts.iter().find(|mount| is_staged(mount, volume) && mount.same_source(shown));
+    shown
+        .iter()
+        .filter_map(|path| at(path))
+        .find_map(|shown| Some(Place { shown, staged: staged(shown)? }))
+        .ok_or_else(|| Error::NotFound(format!("volume {volume} is not at {}", path.display())))
+}
+
+fn is_staged(mount: &Mount, volume: &str) -> bool {
+    mount.target.file_name().is_some_and(|name| name == volume)
+}
+
+/// What a volume is, by its staged mount.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Filesystem,
+    Block,
+    Directory,
+}
+
+/// The staged path is looked at only where it is part of a filesystem of the node itself: that looks at no volume, and
+/// so does not hang with one.
+fn kind(staged: &Mount) -> Kind {
+    if !staged.is_part() {
+        Kind::Filesystem
+    } else if staged.target.is_dir() {
+        Kind::Directory
+    } else {
+        Kind::Block
     }
 }
 
@@ -98,4 +184,57 @@ fn remove(path: &Path) -> Result<()> {
     };
     let removed = if kind.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
     removed.map_err(|error| Error::internal(format!("removing {}", path.display()), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::mountinfo;
+
+    fn mounts() -> Vec<Mount> {
+        mountinfo::parse(
+            b"1 0 254:0 / / rw - ext4 /dev/vda rw\n\
+              2 1 252:0 / /nowhere/staging/vol rw - ext4 /dev/rbd0 rw\n\
+              3 1 0:6 /rbd1 /nowhere/block/vol rw - devtmpfs dev rw\n\
+              4 1 252:0 / /nowhere/pod/mount rw - ext4 /dev/rbd0 rw\n\
+              5 1 252:9 / /nowhere/other/mount rw - ext4 /dev/rbd9 rw\n\
+              6 1 0:6 /rbd1 /nowhere/pod/block rw - devtmpfs dev rw\n",
+        )
+    }
+
+    fn check(volume: &str, path: &str) -> Option<(String, String)> {
+        let mounts = mounts();
+        let place = find(&mounts, volume, Path::new(path)).ok()?;
+        let text = |mount: &Mount| mount.target.display().to_string();
+        Some((text(place.shown), text(place.staged)))
+    }
+
+    #[test]
+    fn a_volume_is_found_where_it_is_published_and_where_it_is_staged() {
+        let found = |shown: &str, staged: &str| Some((shown.to_owned(), staged.to_owned()));
+        let staged = "/nowhere/staging/vol";
+        assert_eq!(check("vol", "/nowhere/pod/mount"), found("/nowhere/pod/mount", staged));
+        assert_eq!(check("vol", staged), found(staged, staged));
+        assert_eq!(check("vol", "/nowhere/staging"), found(staged, staged));
+        assert_eq!(check("vol", "/nowhere/pod/block"), found("/nowhere/pod/block", "/nowhere/block/vol"));
+    }
+
+    #[test]
+    fn what_is_not_the_volume_is_not_found() {
+        assert_eq!(check("vol", "/nowhere/other/mount"), None);
+        assert_eq!(check("other", "/nowhere/pod/mount"), None);
+        assert_eq!(check("vol", "/nowhere"), None);
+        assert_eq!(check("vol", "/"), None);
+        assert_eq!(check("", "/nowhere/pod/mount"), None);
+    }
+
+    #[test]
+    fn a_bound_folder_is_told_from_a_bound_device() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mounts = mounts();
+        let (filesystem, block) = (&mounts[1], &mounts[2]);
+        let directory = Mount { target: folder.path().to_owned(), ..block.clone() };
+        assert_eq!(kind(filesystem), Kind::Filesystem);
+        assert_eq!((kind(block), kind(&directory)), (Kind::Block, Kind::Directory));
+    }
 }

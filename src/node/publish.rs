@@ -6,6 +6,7 @@ use crate::backend::Access;
 use crate::error::{Error, Result};
 use crate::host::{Mount, MountCall};
 
+use super::device::{SYS, device_is_read_only, number};
 use super::stage::place;
 use super::{Node, PublishVolume, make_mount_point, remove, resolved};
 
@@ -63,7 +64,8 @@ fn fits(request: &PublishVolume, staged: &Mount, source: &Path, read_only: bool)
             if block { "filesystem" } else { "block device" }
         )));
     }
-    if read_only && block && !device_is_read_only(source) {
+    if read_only && block && !number(source).is_ok_and(|number| device_is_read_only(&number, Path::new(SYS)))
+    {
         return Err(Error::Precondition(format!(
             "volume {} is mapped read-write, and a read-only block volume needs a read-only map: use a read-only access mode",
             request.volume
@@ -76,13 +78,6 @@ fn fits(request: &PublishVolume, staged: &Mount, source: &Path, read_only: bool)
         )));
     }
     Ok(block)
-}
-
-fn device_is_read_only(node: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let Ok(number) = node.metadata().map(|meta| meta.rdev()) else { return false };
-    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
-    std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro")).is_ok_and(|ro| ro.trim() == "1")
 }
 
 /// A repeated publish: fine when it asks for what is there.

@@ -4,26 +4,42 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Access, Attach, Attached, FormatMark};
+use crate::backend::{Access, Attach, Attached, Capability, FormatMark, Shown};
 use crate::error::{Error, Result, chain};
 use crate::fs::{self, Content};
 use crate::host::{Mount, MountCall};
 
+use super::device::{SYS, device_exists, device_of};
 use super::stash::{self, Found};
-use super::{Node, StageVolume, make_mount_point, resolved};
+use super::{Node, StageVolume, is_staged, make_mount_point, resolved};
 
 impl Node {
     pub(crate) async fn stage(&self, request: &StageVolume) -> Result<()> {
         make_mount_point(&request.staging, false)?;
         let place = place(&request.staging, &request.target.volume);
         if let Some(mount) = self.mount_at(&place)? {
-            if device_exists(&mount) {
-                return same_use(request, &mount, &place);
+            if device_exists(&mount.device, Path::new(SYS)) {
+                self.same_use(request, &mount, &place).await?;
+                // The call that mounted it may have been killed right after.
+                return self.settle(request, &place).await;
             }
             tracing::warn!(place = %place.display(), "the device behind this mount is gone: it is staged anew");
             self.clear(&place).await?;
         }
-        match self.attach_and_mount(request, &place).await {
+        let (attach, attached) = match self.attach(request).await {
+            Ok(attached) => attached,
+            Err(error) => return Err(self.undo(request, error).await),
+        };
+        if let Some(other) = self.staged_elsewhere(&request.target.volume, &attached, &place)? {
+            // The device is the other's: only the stash is ours.
+            stash::remove(&request.staging)?;
+            return Err(Error::Precondition(format!(
+                "volume {} is staged at {}: unstage it there first",
+                request.target.volume,
+                other.display()
+            )));
+        }
+        match self.mount_device(request, &attach, &attached, &place).await {
             Ok(()) => Ok(()),
             Err(error) => Err(self.undo(request, error).await),
         }
@@ -39,20 +55,64 @@ impl Node {
                 self.backend.attached(volume).await?
             }
         };
+        let mounts = self.mounts()?;
+        let staged = mounts.iter().rfind(|mount| mount.target == place);
+        if let Some(target) = staged.and_then(|staged| published(&mounts, staged)) {
+            return Err(Error::Precondition(format!(
+                "volume {volume} is published at {}: unpublish it there first",
+                target.display()
+            )));
+        }
+        let shown = staged.and_then(device_of);
         self.clear(&place).await?;
         for image in &images {
-            self.backend.detach(image).await?;
+            self.backend.detach(image, shown.as_deref()).await?;
         }
         stash::remove(staging)
     }
 
-    async fn attach_and_mount(&self, request: &StageVolume, place: &Path) -> Result<()> {
-        let image = self.backend.locate(&request.target).await?;
-        stash::write(&request.staging, &image)?;
-        let (target, mode, node) = (request.target.clone(), request.capability.mode, self.id.clone());
-        let attach = Attach { target, image, mode, node };
+    async fn attach(&self, request: &StageVolume) -> Result<(Attach, Attached)> {
+        let attach = self.attachment(request).await?;
+        stash::write(&request.staging, &attach.image)?;
         let attached = self.backend.attach(&attach).await?;
-        self.mount_device(request, &attach, &attached, place).await
+        Ok((attach, attached))
+    }
+
+    async fn attachment(&self, request: &StageVolume) -> Result<Attach> {
+        let image = self.backend.locate(&request.target).await?;
+        let (target, mode, node) = (request.target.clone(), request.capability.mode, self.id.clone());
+        Ok(Attach { target, image, mode, block: request.capability.access == Access::Block, node })
+    }
+
+    /// Where else a volume is staged from the same device. (From a device of its own, as on another node: the backend
+    /// proves that there is one writer.)
+    fn staged_elsewhere(&self, volume: &str, attached: &Attached, place: &Path) -> Result<Option<PathBuf>> {
+        let Shown::Device(device) = &attached.shown else { return Ok(None) };
+        let shows = |mount: &Mount| is_staged(mount, volume) && device_of(mount).as_ref() == Some(device);
+        let mounts = self.mounts()?;
+        Ok(mounts.into_iter().find(|mount| mount.target != place && shows(mount)).map(|mount| mount.target))
+    }
+
+    /// A repeated stage: fine when it asks for what is there.
+    async fn same_use(&self, request: &StageVolume, mount: &Mount, place: &Path) -> Result<()> {
+        let folder = place.is_dir();
+        let asked_read_only = asks_read_only(&request.capability);
+        if same_kind(request, mount, folder) {
+            if !folder || asked_read_only == mount.read_only() {
+                return Ok(());
+            }
+            // ControllerPublishVolume may have wanted it read-only whatever the mode.
+            if !asked_read_only && self.backend.attach(&self.attachment(request).await?).await?.read_only {
+                return Ok(());
+            }
+        }
+        Err(Error::Conflict(format!(
+            "volume {} is staged at {} in another way ({} {}): unstage it first",
+            request.target.volume,
+            place.display(),
+            mount.fs_type,
+            mount.options
+        )))
     }
 
     /// Takes everything back: kubelet sends no NodeUnstageVolume after a final error. Nothing was mounted when this call
@@ -75,29 +135,48 @@ impl Node {
         attached: &Attached,
         place: &Path,
     ) -> Result<()> {
-        let read_only = attach.mode.read_only();
-        let call = match &request.capability.access {
-            Access::Block => {
+        let (read_only, target) = (attached.read_only, place.to_owned());
+        let (call, source) = match (&request.capability.access, &attached.shown) {
+            (Access::Block, Shown::Device(device)) => {
                 make_mount_point(place, true)?;
-                let (source, target) = (attached.device.clone(), place.to_owned());
-                MountCall::Bind { source, target, options: Vec::new(), read_only }
+                (MountCall::Bind { source: device.clone(), target, options: Vec::new(), read_only }, device)
             }
-            Access::Mount { fs_type, flags } => {
-                self.make_filesystem(request, attach, attached, fs_type).await?;
+            (Access::Mount { fs_type, flags }, Shown::Device(device)) => {
+                self.make_filesystem(request, attach, attached, device, fs_type).await?;
                 make_mount_point(place, false)?;
-                let options = fs::mount_options(fs_type, flags, read_only);
-                let (device, target) = (attached.device.clone(), place.to_owned());
-                MountCall::Filesystem { device, target, fs_type: fs_type.clone(), options }
+                let fs_type = fs_type.clone();
+                let options = fs::mount_options(&fs_type, flags, read_only);
+                (MountCall::Filesystem { device: device.clone(), target, fs_type, options }, device)
+            }
+            (Access::Mount { flags, .. }, Shown::Directory(folder)) => {
+                make_mount_point(place, false)?;
+                (
+                    MountCall::Bind { source: folder.clone(), target, options: flags.clone(), read_only },
+                    folder,
+                )
+            }
+            (Access::Block, Shown::Directory(_)) => {
+                return Err(Error::Precondition(format!(
+                    "volume {} is a directory, no block device: use it as a filesystem",
+                    request.target.volume
+                )));
             }
         };
-        let what = format!("mounting {} at {}", attached.device.display(), place.display());
+        let what = format!("mounting {} at {}", source.display(), place.display());
         self.host.mount(call).await.map_err(|error| Error::internal(what, error))?;
-        if matches!(request.capability.access, Access::Mount { .. }) && !read_only {
-            let place = place.to_owned();
-            let opened = tokio::task::spawn_blocking(move || open_new_root(&place)).await;
-            opened.map_err(|error| Error::internal("looking at a new filesystem", error))??;
+        self.settle(request, place).await
+    }
+
+    /// What can be done to a filesystem only once it is mounted to be written.
+    async fn settle(&self, request: &StageVolume, place: &Path) -> Result<()> {
+        let mount = self.mount_at(place)?.filter(|mount| !mount.read_only());
+        let (Access::Mount { .. }, Some(mount)) = (&request.capability.access, mount) else { return Ok(()) };
+        if !mount.is_part() {
+            self.grow_mounted(&mount).await?;
         }
-        Ok(())
+        let place = place.to_owned();
+        let opened = tokio::task::spawn_blocking(move || open_new_root(&place)).await;
+        opened.map_err(|error| Error::internal("looking at a new filesystem", error))?
     }
 
     /// Leaves a filesystem of this type on the device, or refuses. Nothing that holds data is ever formatted: no probe
@@ -107,24 +186,24 @@ impl Node {
         request: &StageVolume,
         attach: &Attach,
         attached: &Attached,
+        device: &Path,
         fs_type: &str,
     ) -> Result<()> {
-        let device = attached.device.as_path();
         let content = fs::probe(self.host.as_ref(), device).await?;
         let refuse = |what: String| {
             Err(Error::Precondition(format!("volume {} is not formatted: {what}", request.target.volume)))
         };
         match (&attached.format, &content) {
             // Half-made by us, and no pod has seen it: mounts come only after "done".
-            (FormatMark::Begun(_), _) if attach.mode.read_only() => {
+            (FormatMark::Begun(_), _) if attached.read_only => {
                 refuse("its first stage has to be read-write".to_owned())
             }
             (FormatMark::Begun(_), _) => self.format(request, attach, device, fs_type, false).await,
             (_, Content::Filesystem(found)) if found == fs_type => {
-                if attach.mode.read_only() {
+                if attached.read_only {
                     Ok(())
                 } else {
-                    fs::check(self.host.as_ref(), device, fs_type).await
+                    self.check_and_grow(attach, &attached.format, device, fs_type).await
                 }
             }
             (_, Content::Filesystem(found)) => {
@@ -133,14 +212,14 @@ impl Node {
             (_, Content::Other(found)) => {
                 refuse(format!("it holds {found}, no filesystem: use it as a block volume"))
             }
-            (FormatMark::Done(made), Content::Nothing) => refuse(format!(
+            (FormatMark::Done(made) | FormatMark::Growing(made), Content::Nothing) => refuse(format!(
                 "it was made {made} by this driver, and there is none now: its data has vanished or was overwritten; do not format it, look at the image {}",
                 attach.image
             )),
             (FormatMark::Never, Content::Nothing) if request.target.is_static() => refuse(
                 "a static volume is never formatted: make a filesystem on the image by hand".to_owned(),
             ),
-            (FormatMark::Never, Content::Nothing) if attach.mode.read_only() => {
+            (FormatMark::Never, Content::Nothing) if attached.read_only => {
                 refuse("it is empty, and staged read-only".to_owned())
             }
             (FormatMark::Never, Content::Nothing) => {
@@ -176,28 +255,27 @@ pub(super) fn place(staging: &Path, volume: &str) -> PathBuf {
     resolved(&staging.join(volume))
 }
 
-/// A repeated stage: fine when it asks for what is there.
-fn same_use(request: &StageVolume, mount: &Mount, place: &Path) -> Result<()> {
-    let fits = match &request.capability.access {
-        Access::Block => !place.is_dir(),
-        Access::Mount { fs_type, .. } => place.is_dir() && mount.fs_type == *fs_type,
-    };
-    let read_only = mount.read_only() == request.capability.mode.read_only();
-    if fits && (read_only || !place.is_dir()) {
-        return Ok(());
-    }
-    Err(Error::Conflict(format!(
-        "volume {} is staged at {} in another way ({} {}): unstage it first",
-        request.target.volume,
-        place.display(),
-        mount.fs_type,
-        mount.options
-    )))
+/// Where a staged volume shows besides; not the same place, seen where a container has the node's root folder.
+fn published<'a>(mounts: &'a [Mount], staged: &Mount) -> Option<&'a Path> {
+    let place = staged.target.strip_prefix("/").unwrap_or(&staged.target);
+    let besides = |mount: &&Mount| mount.same_source(staged) && !mount.target.ends_with(place);
+    mounts.iter().find(besides).map(|mount| mount.target.as_path())
 }
 
-/// Whether the kernel still has the device of a mounted filesystem (a bound device node says nothing about it).
-fn device_exists(mount: &Mount) -> bool {
-    mount.device.starts_with("0:") || Path::new("/sys/dev/block").join(&mount.device).exists()
+fn same_kind(request: &StageVolume, mount: &Mount, folder: bool) -> bool {
+    match &request.capability.access {
+        Access::Block => !folder,
+        // The type of a bound folder is that of the node's own filesystem.
+        Access::Mount { fs_type, .. } => folder && (mount.is_part() || mount.fs_type == *fs_type),
+    }
+}
+
+fn asks_read_only(capability: &Capability) -> bool {
+    let flagged = match &capability.access {
+        Access::Mount { flags, .. } => flags.iter().flat_map(|flag| flag.split(',')).any(|flag| flag == "ro"),
+        Access::Block => false,
+    };
+    flagged || capability.mode.read_only()
 }
 
 /// A new filesystem belongs to root and nobody else may write: as ceph-csi does, pods of any user may, until

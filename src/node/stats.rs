@@ -11,7 +11,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::error::{Error, Result};
 
-use super::{Node, resolved};
+use super::{Node, find};
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -32,16 +32,8 @@ pub(crate) struct Part {
 
 impl Node {
     pub(crate) async fn usage(&self, volume: &str, path: &Path) -> Result<Usage> {
-        let path = resolved(path);
         let mounts = self.mounts()?;
-        let of_volume = |place: &Path| place.file_name().is_some_and(|name| name == volume);
-        let shown = mounts.iter().rfind(|mount| mount.target == path);
-        let known = shown.is_some_and(|shown| {
-            mounts.iter().any(|staged| of_volume(&staged.target) && staged.same_source(shown))
-        });
-        if !known {
-            return Err(Error::NotFound(format!("volume {volume} is not at {}", path.display())));
-        }
+        let path = find(&mounts, volume, path)?.shown.target.clone();
         self.ask(path).await
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::backend::{Attach, Attached, FormatMark, Image, Mode, Target};
+use crate::backend::{Attach, Attached, FormatMark, Image, Mode, Shown, Target};
 use crate::cluster::Access;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, Slot, holders};
@@ -77,7 +77,7 @@ impl Rbd {
             // Another node may have come to its end, and a pod have written, between that look and the map.
             format = format_mark(request, &cli.meta(image).await?.unwrap_or_default());
         }
-        Ok(Attached { device: device.into(), format })
+        Ok(Attached { shown: Shown::Device(device.into()), read_only: request.mode.read_only(), format })
     }
 
     pub(super) async fn detach_image(&self, image: &Image) -> Result<()> {
@@ -128,6 +128,7 @@ impl Rbd {
             }
         }
         let holders = holders::of(Path::new(device)).await;
+        let holders = holders.as_deref().unwrap_or("nobody that /proc shows");
         Err(Error::Precondition(format!(
             "image {image} cannot be unmapped: {device} is held by {holders}: end that first"
         )))

@@ -34,6 +34,7 @@ pub(super) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {
         FormatMark::Never => None,
         FormatMark::Begun(fs_type) => Some(format!("begun {fs_type} {uuid}")),
         FormatMark::Done(fs_type) => Some(format!("done {fs_type} {uuid}")),
+        FormatMark::Growing(fs_type) => Some(format!("growing {fs_type} {uuid}")),
     }
 }
 
@@ -43,6 +44,7 @@ pub(super) fn format_mark(meta: &Meta, uuid: Uuid) -> FormatMark {
     match state.filter(|_| named == Some(uuid.to_string().as_str())) {
         Some("begun") => FormatMark::Begun(fs_type),
         Some("done") => FormatMark::Done(fs_type),
+        Some("growing") => FormatMark::Growing(fs_type),
         _ => FormatMark::Never,
     }
 }

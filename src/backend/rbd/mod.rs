@@ -11,14 +11,16 @@ mod publish;
 mod stream;
 mod trash;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use crate::backend::{Attach, Attached, Backend, CreateVolume, FormatMark, Image, Publish, Target, Volume};
+use crate::backend::{
+    Attach, Attached, Backend, Capability, CreateVolume, FormatMark, Image, Publish, Target, Volume,
+};
 use crate::cluster::{Access, Clusters, Secrets};
 use crate::error::{Error, Result, chain};
 use crate::host::{CmdError, End, Host};
@@ -96,13 +98,17 @@ impl Backend for Rbd {
         }
         let size = self.make(&cli, &plan, request, &image, uuid).await?;
         self.trash.take_up(&access, &plan.pool);
-        Ok(Volume { id, size, context: volume_context(plan, &image) })
+        Ok(Volume { id, size, context: volume_context(plan, &image), source: None })
     }
 
-    async fn find(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {
+    async fn refusal(&self, id: &VolumeId, _: &[Capability], secrets: &Secrets) -> Result<Option<String>> {
+        if secrets.is_empty() {
+            // csc and older COs send none with ValidateVolumeCapabilities: then the id is judged by its form alone.
+            return Ok(None);
+        }
         let access = self.clusters.access(&id.cluster, secrets)?;
         let found = self.find_meta(&self.cli(&access), id).await?;
-        found.map(drop).ok_or_else(|| not_found(id, &id.default_image()))
+        found.map(|_| None).ok_or_else(|| not_found(id, &id.default_image()))
     }
 
     async fn delete(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {
@@ -125,7 +131,7 @@ impl Backend for Rbd {
         self.attach_image(request).await
     }
 
-    async fn detach(&self, image: &Image) -> Result<()> {
+    async fn detach(&self, image: &Image, _: Option<&Path>) -> Result<()> {
         self.detach_image(image).await
     }
 
@@ -193,7 +199,7 @@ impl Rbd {
         };
         if !request.size.admits(info.size) {
             return differs(format!(
-                "with {} bytes (made with {made}), outside of {:?}",
+                "with {} bytes (made with {made}), where {} are asked for",
                 info.size, request.size
             ));
         }

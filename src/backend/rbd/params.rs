@@ -1,5 +1,6 @@
 //! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
 
+use crate::backend::names::nearest;
 use crate::backend::{CreateVolume, Parameters};
 use crate::error::{Error, Result};
 use crate::id::{is_cluster_id, is_plain};
@@ -89,6 +90,7 @@ const FEATURES: &[(&str, Option<&str>)] = &[
 
 impl Plan {
     pub(super) fn parse(request: &CreateVolume, cluster_name: &str) -> Result<Self> {
+        offered(request)?;
         let parameters = &request.parameters;
         parameters.iter().try_for_each(|(name, value)| known(name, value))?;
         let mut labels: Vec<_> = parameters
@@ -114,6 +116,19 @@ impl Plan {
     }
 }
 
+/// Refuses what CreateVolume may ask for and what is not built for images yet.
+fn offered(request: &CreateVolume) -> Result<()> {
+    let asked = [
+        (request.source.is_some(), "volume_content_source (snapshots and clones)"),
+        (!request.places.is_empty(), "accessibility_requirements (topology)"),
+        (!request.mutable.is_empty(), "mutable_parameters (VolumeAttributesClass)"),
+    ];
+    match asked.iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => Err(Error::Invalid(format!("{what}: not built in this version of the driver"))),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a name that we do not know or have not built, and a value that asks for what is not built.
 fn known(name: &str, value: &str) -> Result<()> {
     let refuse = |what: &str| Err(Error::Invalid(format!("StorageClass parameter {name}={value:?}: {what}")));
@@ -128,30 +143,8 @@ fn known(name: &str, value: &str) -> Result<()> {
             tracing::warn!(name, value, "this StorageClass parameter has no meaning and is ignored");
             Ok(())
         }
-        _ => refuse(&format!("unknown; did you mean {:?}?", nearest(name))),
+        _ => refuse(&format!("unknown; did you mean {:?}?", nearest(name, BUILT.iter().chain(UNBUILT)))),
     }
-}
-
-fn nearest(name: &str) -> &'static str {
-    let names = BUILT.iter().chain(UNBUILT);
-    names
-        .min_by_key(|known| distance(&name.to_lowercase(), &known.to_lowercase()))
-        .copied()
-        .unwrap_or_default()
-}
-
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.chars().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 fn missing(name: &str) -> Error {
@@ -250,7 +243,7 @@ fn number(parameters: &Parameters, name: &str) -> Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::SizeRange;
+    use crate::backend::{Places, SizeRange};
     use crate::cluster::Secrets;
 
     fn check(pairs: &[(&str, &str)]) -> Result<Plan, String> {
@@ -258,7 +251,16 @@ mod tests {
         let parameters =
             base.iter().chain(pairs).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let size = SizeRange { required: 1, limit: None };
-        let request = CreateVolume { name: "n".to_owned(), size, parameters, secrets: Secrets::default() };
+        let request = CreateVolume {
+            name: "n".to_owned(),
+            size,
+            capabilities: Vec::new(),
+            parameters,
+            mutable: Parameters::new(),
+            source: None,
+            places: Places::default(),
+            secrets: Secrets::default(),
+        };
         Plan::parse(&request, "k8s").map_err(|error| error.to_string())
     }
 

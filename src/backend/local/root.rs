@@ -1,0 +1,200 @@
+//! The folder that holds everything, and how an object comes into being and goes: made in `making`, moved in one
+//! rename(2) to where it counts, moved in another to `trash`. So a kill at any instant leaves a whole object or none.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::fcntl::{Flock, FlockArg};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+
+use super::failed;
+
+/// A folder of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Objects {
+    Volumes,
+    Snapshots,
+}
+
+const MAKING: &str = "making";
+const TRASH: &str = "trash";
+
+/// The root, locked: one driver works on it at a time.
+pub(super) struct Root {
+    path: PathBuf,
+    identity: (u64, u64),
+    lock: Flock<File>,
+}
+
+impl Objects {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Volumes => "volumes",
+            Self::Snapshots => "snapshots",
+        }
+    }
+}
+
+/// Where the object of this uuid is.
+pub(super) fn object(root: &Path, objects: Objects, uuid: Uuid) -> PathBuf {
+    root.join(objects.name()).join(uuid.to_string())
+}
+
+/// Its data: of an image volume, or of a snapshot.
+pub(super) fn image(object: &Path) -> PathBuf {
+    object.join("image")
+}
+
+/// Its data: of a directory volume.
+pub(super) fn data(object: &Path) -> PathBuf {
+    object.join("data")
+}
+
+/// Tells this root from another that is put in its place (a disk that is mounted or not).
+pub(super) fn identity(path: &Path) -> Result<(u64, u64)> {
+    let meta = path.metadata().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Precondition(format!(
+            "--local-root {} is not there: make the folder, or mount the disk that holds it",
+            path.display()
+        )),
+        _ => failed(&format!("looking at --local-root {}", path.display()), error),
+    })?;
+    if !meta.is_dir() {
+        return Err(Error::Precondition(format!("--local-root {} is no folder", path.display())));
+    }
+    Ok((meta.dev(), meta.ino()))
+}
+
+impl Root {
+    /// Fails where another driver has it.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let identity = identity(path)?;
+        let what = format!("opening --local-root {}", path.display());
+        let folder = File::open(path).map_err(|error| failed(&what, error))?;
+        let lock =
+            Flock::lock(folder, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+                nix::errno::Errno::EWOULDBLOCK => Error::Precondition(format!(
+                    "--local-root {} is in use by another driver process: give each its own",
+                    path.display()
+                )),
+                errno => failed(&what, errno.into()),
+            })?;
+        Ok(Self { path: path.to_owned(), identity, lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn is(&self, identity: (u64, u64)) -> bool {
+        self.identity == identity
+    }
+
+    /// Where the kernel shows the root now, should it have been moved.
+    pub(super) fn path_now(&self) -> PathBuf {
+        let link = format!("/proc/self/fd/{}", self.lock.as_raw_fd());
+        fs::read_link(link).unwrap_or_else(|_| self.path.clone())
+    }
+
+    pub(super) fn object(&self, objects: Objects, uuid: Uuid) -> PathBuf {
+        object(&self.path, objects, uuid)
+    }
+
+    /// Without it, "not there" proves nothing: an empty folder may be a disk that is not mounted.
+    pub(super) fn was_used(&self) -> bool {
+        self.path.join(Objects::Volumes.name()).is_dir()
+    }
+
+    /// All objects, in order.
+    pub(super) fn uuids(&self, objects: Objects) -> Result<Vec<Uuid>> {
+        let folder = self.path.join(objects.name());
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(&format!("listing {}", folder.display()), error)),
+        };
+        let uuid = |entry: fs::DirEntry| Uuid::try_parse(entry.file_name().to_str()?).ok();
+        let mut uuids: Vec<Uuid> = entries.flatten().filter_map(uuid).collect();
+        uuids.sort();
+        Ok(uuids)
+    }
+
+    /// An empty folder to make an object in. What an attempt before left in it goes.
+    pub(super) fn make(&self, uuid: Uuid) -> Result<PathBuf> {
+        let folder = self.path.join(MAKING).join(uuid.to_string());
+        // All folders from the first: on a disk that is full, none could be made to delete a volume.
+        let folders =
+            [Objects::Volumes.name(), Objects::Snapshots.name(), TRASH].map(|name| self.path.join(name));
+        let made = folders.iter().try_for_each(fs::create_dir_all);
+        let made = made.and_then(|()| remove_all(&folder)).and_then(|()| fs::create_dir_all(&folder));
+        made.map_err(|error| failed(&format!("making {}", folder.display()), error))?;
+        Ok(folder)
+    }
+
+    /// The one instant at which the object comes into being.
+    pub(super) fn commit(&self, made: &Path, objects: Objects, uuid: Uuid) -> Result<()> {
+        let parent = self.path.join(objects.name());
+        let place = self.object(objects, uuid);
+        let commit = || {
+            sync(&self.path)?;
+            sync(made)?;
+            fs::rename(made, &place)?;
+            sync(&parent)
+        };
+        commit().map_err(|error| failed(&format!("moving {} to {}", made.display(), place.display()), error))
+    }
+
+    /// The one instant at which the object goes; answers where its data lies until `remove`.
+    pub(super) fn discard(&self, objects: Objects, uuid: Uuid) -> Result<PathBuf> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (from, trash) = (self.object(objects, uuid), self.path.join(TRASH));
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let to = trash.join(format!("{uuid}.{}.{number}", std::process::id()));
+        let discarded = fs::rename(&from, &to).and_then(|()| sync(&self.path.join(objects.name())));
+        discarded.map_err(|error| failed(&format!("moving {} to the trash", from.display()), error))?;
+        Ok(to)
+    }
+
+    /// Directory volumes that are neither here nor gone.
+    pub(super) fn unfinished(&self) -> Vec<PathBuf> {
+        self.leftovers().into_iter().filter(|path| data(path).is_dir()).collect()
+    }
+
+    /// What a kill left half-made or half-removed: nobody was ever told of the one, and everybody of the other.
+    pub(super) fn sweep(&self) -> Result<()> {
+        for path in self.leftovers() {
+            tracing::warn!(path = %path.display(), "removing what an interrupted operation left");
+            remove(&path)?;
+        }
+        Ok(())
+    }
+
+    fn leftovers(&self) -> Vec<PathBuf> {
+        let folders = [MAKING, TRASH].map(|name| self.path.join(name));
+        let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+        entries.map(|entry| entry.path()).collect()
+    }
+}
+
+/// Removes what was made, or discarded.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    remove_all(path).map_err(|error| failed(&format!("removing {}", path.display()), error))
+}
+
+/// Nothing there is success.
+fn remove_all(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

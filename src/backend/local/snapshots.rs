@@ -1,0 +1,114 @@
+//! Snapshots: copies of an image as it was at one instant, which live on when their volume goes.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use uuid::Uuid;
+
+use crate::backend::{CreateSnapshot, Listing, Page, Parameters, Snapshot};
+use crate::error::{Error, Result};
+use crate::id::{SnapshotId, VolumeId, snapshot_uuid};
+
+use super::attach::object_of;
+use super::meta::{Meta, Origin};
+use super::params::Kind;
+use super::root::{self, Objects, Root};
+use super::state::page_of;
+use super::{CLUSTER, Local, failed, io};
+
+/// Of a VolumeSnapshotClass nothing is known but the names of the CO.
+pub(super) fn check_parameters(parameters: &Parameters) -> Result<()> {
+    match parameters.keys().find(|name| !name.starts_with("csi.storage.k8s.io/")) {
+        Some(name) => Err(Error::Invalid(format!(
+            "snapshot parameter {name:?} is not known to --type=local: leave it out"
+        ))),
+        None => Ok(()),
+    }
+}
+
+impl Local {
+    pub(super) async fn create_snapshot(&self, request: &CreateSnapshot) -> Result<Snapshot> {
+        let root = self.root().await?;
+        let id = SnapshotId::new(&request.source, snapshot_uuid(&self.instance, CLUSTER, &request.name));
+        if let Some((_, meta)) = object_of(&root, Objects::Snapshots, id.volume.uuid)? {
+            if meta.id != id.to_string() {
+                return Err(Error::Conflict(format!(
+                    "snapshot {:?} exists, of {}, where one of {} is asked for",
+                    request.name,
+                    Origin::named(meta.source.as_ref()),
+                    request.source
+                )));
+            }
+            return snapshot(&meta);
+        }
+        if !request.places.admit(&self.segments()) {
+            return Err(self.elsewhere(&request.name));
+        }
+        let (source, from) = self.volume(&root, &request.source)?;
+        if from.kind == Kind::Directory {
+            return Err(Error::Invalid(format!(
+                "volume {} is a directory volume, of which there are no snapshots: use volumeType=image",
+                request.source
+            )));
+        }
+        let image = root::image(&source);
+        let held = image
+            .metadata()
+            .map_err(|error| failed(&format!("looking at {}", image.display()), error))?
+            .blocks()
+            * 512;
+        let _promise = io(|| self.room.promise(&root, held))?;
+        let folder = io(|| root.make(id.volume.uuid))?;
+        let mut meta = Meta::new(id.to_string(), request.name.clone(), Kind::Image, from.size);
+        meta.source = Some(Origin::Volume(request.source.to_string()));
+        meta.format = from.format;
+        let copied = self.copies.copy(self.host.as_ref(), &image, &root::image(&folder)).await;
+        let made = copied.and_then(|shared| {
+            meta.shared = shared;
+            io(|| meta.write(&folder).and_then(|()| root.commit(&folder, Objects::Snapshots, id.volume.uuid)))
+        });
+        if let Err(error) = made {
+            let _ = io(|| root::remove(&folder));
+            return Err(error);
+        }
+        snapshot(&meta)
+    }
+
+    pub(super) fn snapshot_state(&self, root: &Root, id: &SnapshotId) -> Result<Snapshot> {
+        let found = object_of(root, Objects::Snapshots, id.volume.uuid)?
+            .filter(|(_, meta)| meta.id == id.to_string());
+        let (_, meta) = found
+            .ok_or_else(|| Error::NotFound(format!("snapshot {id} does not exist on node {}", self.node)))?;
+        snapshot(&meta)
+    }
+
+    pub(super) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<()> {
+        let root = self.root().await?;
+        match object_of(&root, Objects::Snapshots, id.volume.uuid)? {
+            Some((_, meta)) if meta.id == id.to_string() => {
+                io(|| root::remove(&root.discard(Objects::Snapshots, id.volume.uuid)?))
+            }
+            _ => self.prove_absent(&root, &id.volume),
+        }
+    }
+}
+
+pub(super) fn of(root: &Root, source: Option<&VolumeId>, page: &Page) -> Result<Listing<Snapshot>> {
+    let wanted = source.map(|id| Origin::Volume(id.to_string()));
+    let one = |uuid: Uuid| match io(|| Meta::read(&root.object(Objects::Snapshots, uuid))) {
+        Ok(meta) => meta
+            .filter(|meta| wanted.is_none() || meta.source == wanted)
+            .map(|meta| snapshot(&meta))
+            .transpose(),
+        Err(error) => {
+            // It cannot be told whose it is; the others can.
+            tracing::error!(%uuid, "a snapshot is left out of the list: {error}");
+            Ok(None)
+        }
+    };
+    page_of(root.uuids(Objects::Snapshots)?, page, one)
+}
+
+fn snapshot(meta: &Meta) -> Result<Snapshot> {
+    let id = SnapshotId::parse(&meta.id)?;
+    Ok(Snapshot { source: id.source_volume(), id, size: meta.size, created: meta.created() })
+}

@@ -1,0 +1,361 @@
+//! The plain types that the services and the backends speak.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::cluster::Secrets;
+use crate::error::{Error, Result};
+use crate::id::{SnapshotId, VolumeId};
+
+pub(crate) type Parameters = BTreeMap<String, String>;
+/// Labels of a place.
+pub(crate) type Segments = BTreeMap<String, String>;
+
+/// A part of CSI that a backend may leave out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// Create, restore, delete, get and list snapshots.
+    Snapshots,
+    /// A volume from a volume.
+    Clones,
+    /// On the controller and on the node, online.
+    Expansion,
+    /// ListVolumes and ControllerGetVolume, with the nodes and the health of each.
+    Lists,
+    Capacity,
+    Modify,
+    /// ControllerPublishVolume heeds `readonly`.
+    PublishReadOnly,
+    /// Volumes and snapshots are reached from some nodes only.
+    Topology,
+}
+
+/// Sizes in bytes; `limit` is the most that the caller allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SizeRange {
+    pub(crate) required: u64,
+    pub(crate) limit: Option<u64>,
+}
+
+impl SizeRange {
+    const DEFAULT: u64 = 1 << 30;
+
+    /// The size to make: what is required (1 GiB where nothing is), rounded up to `granule`, never past the limit.
+    pub(crate) fn choose(&self, granule: u64) -> Result<u64> {
+        let limit = self.limit.unwrap_or(i64::MAX.unsigned_abs());
+        let wanted =
+            if self.required == 0 { Self::DEFAULT.min(limit / granule * granule) } else { self.required };
+        let size = wanted.max(1).checked_next_multiple_of(granule).filter(|size| *size <= limit);
+        size.ok_or_else(|| {
+            Error::OutOfRange(format!(
+                "no size fits: required_bytes {}, rounded up to {granule} bytes, is more than the limit of {limit}",
+                self.required
+            ))
+        })
+    }
+
+    pub(crate) fn admits(&self, size: u64) -> bool {
+        size >= self.required && self.limit.is_none_or(|limit| size <= limit)
+    }
+}
+
+impl fmt::Display for SizeRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.limit {
+            Some(limit) => write!(f, "{} to {limit} bytes", self.required),
+            None => write!(f, "{} bytes or more", self.required),
+        }
+    }
+}
+
+/// How a volume is to be used, as a request asks it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Capability {
+    pub(crate) access: Access,
+    pub(crate) mode: Mode,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Access {
+    Block,
+    /// `fs_type` is never empty.
+    Mount {
+        fs_type: String,
+        flags: Vec<String>,
+    },
+}
+
+/// The access modes of the CSI specification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    SingleNodeWriter,
+    SingleNodeReader,
+    SingleNodeSingleWriter,
+    SingleNodeMultiWriter,
+    MultiNodeReader,
+    MultiNodeSingleWriter,
+    MultiNodeMultiWriter,
+}
+
+impl Mode {
+    pub(crate) fn read_only(self) -> bool {
+        matches!(self, Self::SingleNodeReader | Self::MultiNodeReader)
+    }
+
+    pub(crate) fn multi_node(self) -> bool {
+        matches!(self, Self::MultiNodeReader | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter)
+    }
+
+    /// Whether a second target path on the same node is refused (CSI specification, NodePublishVolume).
+    pub(crate) fn single_target(self) -> bool {
+        matches!(self, Self::SingleNodeWriter | Self::SingleNodeSingleWriter)
+    }
+}
+
+pub(crate) struct CreateVolume {
+    pub(crate) name: String,
+    pub(crate) size: SizeRange,
+    pub(crate) capabilities: Vec<Capability>,
+    pub(crate) parameters: Parameters,
+    /// Of a VolumeAttributesClass.
+    pub(crate) mutable: Parameters,
+    pub(crate) source: Option<Source>,
+    pub(crate) places: Places,
+    pub(crate) secrets: Secrets,
+}
+
+/// What a volume starts from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    Snapshot(SnapshotId),
+    Volume(VolumeId),
+}
+
+impl Source {
+    pub(crate) fn uuid(&self) -> Uuid {
+        match self {
+            Self::Snapshot(id) => id.volume.uuid,
+            Self::Volume(id) => id.uuid,
+        }
+    }
+}
+
+/// From where a volume or snapshot has to be reached; empty: from anywhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// At least one of these.
+    pub(crate) requisite: Vec<Segments>,
+    /// Best first.
+    pub(crate) preferred: Vec<Segments>,
+}
+
+impl Places {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requisite.is_empty() && self.preferred.is_empty()
+    }
+
+    /// Whether something that is reached from `place` alone will do. `preferred` is a wish.
+    pub(crate) fn admit(&self, place: &Segments) -> bool {
+        let within = |wanted: &Segments| wanted.iter().all(|(key, value)| place.get(key) == Some(value));
+        self.requisite.is_empty() || self.requisite.iter().any(within)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Volume {
+    pub(crate) id: VolumeId,
+    /// Bytes.
+    pub(crate) size: u64,
+    pub(crate) context: Parameters,
+    pub(crate) source: Option<Source>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct VolumeState {
+    pub(crate) volume: Volume,
+    /// Nodes that ControllerPublishVolume gave it to.
+    pub(crate) nodes: Vec<String>,
+    pub(crate) health: Vec<Ailment>,
+}
+
+/// One thing that is wrong with a volume or with the storage behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ailment {
+    pub(crate) severity: Severity,
+    /// For programs, CamelCase.
+    pub(crate) reason: &'static str,
+    /// For people: what, and what to do.
+    pub(crate) message: String,
+}
+
+/// The health errors of CSI 1.13.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// It works, but not well or not for long.
+    Degraded,
+    Inaccessible,
+    DataLoss,
+}
+
+/// A page of a list that is ordered by uuid: so that what is deleted meanwhile moves nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// Entries behind this one.
+    pub(crate) after: Option<Uuid>,
+    /// At most so many.
+    pub(crate) most: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Listing<T> {
+    pub(crate) entries: Vec<T>,
+    /// Where the next page starts; None at the end.
+    pub(crate) next: Option<Uuid>,
+}
+
+pub(crate) struct CapacityQuery {
+    pub(crate) parameters: Parameters,
+    pub(crate) place: Option<Segments>,
+}
+
+/// In bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    pub(crate) available: u64,
+    /// Of one volume.
+    pub(crate) maximum: u64,
+    pub(crate) minimum: u64,
+}
+
+pub(crate) struct CreateSnapshot {
+    pub(crate) name: String,
+    pub(crate) source: VolumeId,
+    pub(crate) parameters: Parameters,
+    pub(crate) places: Places,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) id: SnapshotId,
+    pub(crate) source: VolumeId,
+    /// Bytes: the least size of a volume made from it.
+    pub(crate) size: u64,
+    pub(crate) created: SystemTime,
+}
+
+pub(crate) struct Publish {
+    pub(crate) id: VolumeId,
+    pub(crate) node: String,
+    pub(crate) mode: Mode,
+    pub(crate) read_only: bool,
+    pub(crate) secrets: Secrets,
+}
+
+/// A volume as the node requests name it.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// A volume id, or the name of an image (static volumes).
+    pub(crate) volume: String,
+    pub(crate) context: Parameters,
+    pub(crate) secrets: Secrets,
+}
+
+impl Target {
+    /// An image that somebody else made and named as a volume: never formatted.
+    pub(crate) fn is_static(&self) -> bool {
+        self.context.get("staticVolume").is_some_and(|value| value == "true")
+    }
+}
+
+/// An image by name; printed as `rbd` takes it. (A backend without pools has its root folder there.)
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) pool: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pool, namespace, name } = self;
+        if namespace.is_empty() { write!(f, "{pool}/{name}") } else { write!(f, "{pool}/{namespace}/{name}") }
+    }
+}
+
+pub(crate) struct Attach {
+    pub(crate) target: Target,
+    pub(crate) image: Image,
+    pub(crate) mode: Mode,
+    /// As a device, without a filesystem of the driver's.
+    pub(crate) block: bool,
+    pub(crate) node: String,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Attached {
+    pub(crate) shown: Shown,
+    /// Nothing may be written, whatever the request would allow.
+    pub(crate) read_only: bool,
+    pub(crate) format: FormatMark,
+}
+
+/// What a node sees of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Device(PathBuf),
+    /// A directory volume: its files, without a filesystem of its own.
+    Directory(PathBuf),
+}
+
+/// How far the driver's own formatting of a volume has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FormatMark {
+    /// Nothing was ever begun by this driver.
+    #[default]
+    Never,
+    /// Half-made content, if any, is our own, and no pod has seen it.
+    Begun(String),
+    Done(String),
+    /// Made long ago; and growing, unmounted, with a program that leaves it broken when it is killed.
+    Growing(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn check(required: u64, limit: Option<u64>) -> Option<u64> {
+        SizeRange { required, limit }.choose(MIB).ok()
+    }
+
+    #[test]
+    fn a_size_is_rounded_up_but_never_past_the_limit() {
+        assert_eq!(check(0, None), Some(1 << 30));
+        assert_eq!(check(0, Some(10 * MIB + 5)), Some(10 * MIB));
+        assert_eq!(check(1, None), Some(MIB));
+        assert_eq!(check(MIB + 1, Some(2 * MIB)), Some(2 * MIB));
+        assert_eq!(check(MIB + 1, Some(2 * MIB - 1)), None);
+        assert_eq!(check(0, Some(5)), None);
+        assert_eq!(check(u64::MAX, None), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_chosen_size_is_always_admitted(required in 0..1_u64 << 50, limit in proptest::option::of(0..1_u64 << 50)) {
+            let range = SizeRange { required, limit };
+            if let Ok(size) = range.choose(MIB) {
+                prop_assert!(range.admits(size) && size % MIB == 0 && size > 0);
+            }
+        }
+    }
+}

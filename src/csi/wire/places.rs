@@ -1,0 +1,53 @@
+//! Topology: from where a volume or a snapshot has to be, or can be, reached.
+
+use crate::backend::{Places, Segments};
+use crate::csi::proto::{Topology, TopologyRequirement};
+use crate::error::Result;
+
+use super::map;
+
+pub(super) fn wanted(wire: Option<TopologyRequirement>) -> Result<Places> {
+    let TopologyRequirement { requisite, preferred } = wire.unwrap_or_default();
+    let places = |list: Vec<Topology>| -> Result<Vec<Segments>> { list.into_iter().map(one).collect() };
+    Ok(Places { requisite: places(requisite)?, preferred: places(preferred)? })
+}
+
+pub(super) fn one(wire: Topology) -> Result<Segments> {
+    map("accessible topology: segments", wire.segments)
+}
+
+/// Empty: reached from everywhere.
+pub(super) fn reached_from(place: Option<Segments>) -> Vec<Topology> {
+    place.map(|segments| Topology { segments }).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(node: &str) -> Segments {
+        [("topology/node".to_owned(), node.to_owned())].into()
+    }
+
+    fn topology(node: &str) -> Topology {
+        Topology { segments: segments(node) }
+    }
+
+    #[test]
+    fn what_is_required_and_what_is_wished_are_told_apart() {
+        let wire = TopologyRequirement {
+            requisite: vec![topology("a"), topology("b")],
+            preferred: vec![topology("b")],
+        };
+        let places = wanted(Some(wire)).expect("good places");
+        assert_eq!(places.requisite, [segments("a"), segments("b")]);
+        assert_eq!(places.preferred, [segments("b")]);
+        assert!(wanted(None).expect("anywhere").is_empty());
+    }
+
+    #[test]
+    fn a_volume_without_a_place_is_reached_from_everywhere() {
+        assert_eq!(reached_from(None), []);
+        assert_eq!(reached_from(Some(segments("a"))), [topology("a")]);
+    }
+}
