@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::harness::{CLUSTER, Driver, Scene, check};
-use crate::lab::{POOL, run, try_run, unique};
-use crate::life::{Life, MIB, block, mount, request};
+use crate::common::life::{Life, MIB, block, mount};
+use crate::common::tools::{check, run, try_run, unique};
+use crate::harness::{CLUSTER, Driver, Scene};
+use crate::lab::POOL;
+use crate::life::request;
 
 const MARK: &str = ".rbd.csi.ceph.com/format";
 
 /// A device of the image for a moment, on a node of nobody's: for what other people do to it.
 fn by_hand(scene: &Scene, image: &str, work: impl FnOnce(&str)) {
-    let maps = scene.on_node("by-hand").maps;
+    let maps = scene.on_node("by-hand", "node").maps;
     let rbd = |args: &[&str]| {
         let mut command = Command::new("rbd");
         command.args(args).args(["--options", "noudev"]).env("RBD_STANDIN_DIR", &maps);

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use tonic::{Code, Status};
 
-use crate::harness::{Answer, Driver, Scene};
-use crate::lab::unique;
-use crate::life::{MIB, block, request};
-use crate::sight::within;
+use crate::common::life::{MIB, block};
+use crate::common::sight::within;
+use crate::common::tools::{Answer, unique};
+use crate::harness::{Driver, Scene};
+use crate::life::request;
 
 const SEED: u32 = 20_260_917;
 /// Requests under way together.

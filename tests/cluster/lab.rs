@@ -1,15 +1,15 @@
 //! The throwaway cluster as its administrator sees it: what is in a pool, and what an image is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::sight::PATIENCE;
+use crate::common::sight::PATIENCE;
+use crate::common::tools::{run, try_run, unique};
 
 pub(crate) const POOL: &str = "rbd";
 /// What the driver keeps in a pool for itself, empty when there is nothing left to do.
@@ -44,27 +44,6 @@ fn until_listed() {
         assert!(Instant::now() < end, "pool {POOL} is not in `rados df`");
         std::thread::sleep(Duration::from_millis(200));
     }
-}
-
-/// Runs a program to its end; what it printed, or what it said when it failed.
-pub(crate) fn try_run(command: &mut Command) -> Result<String, String> {
-    let output = command.env("LC_ALL", "C").output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
-}
-
-pub(crate) fn run(program: &str, args: &[&str]) -> String {
-    try_run(Command::new(program).args(args)).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// A name that no other test has, now or in an earlier run.
-pub(crate) fn unique(what: &str) -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
-    format!("{what}-{:x}-{count}-{time:x}", std::process::id())
 }
 
 /// A place in the cluster: the pool itself, or one namespace of it that a test has for itself.
@@ -177,6 +156,16 @@ impl Corner {
         let args = ["--pool", POOL, "--namespace", &self.namespace, "stat", object];
         try_run(Command::new("rados").args(args)).is_ok()
     }
+}
+
+/// The images mapped on a node, with their devices, as `rbd device list` tells them.
+pub(crate) fn mapped(maps: &Path, namespace: &str) -> Vec<(String, String)> {
+    let mut command = Command::new("rbd");
+    command.args(["device", "list", "--format=json"]).env("RBD_STANDIN_DIR", maps);
+    let listed = try_run(&mut command).unwrap_or_else(|error| panic!("{error}"));
+    let listed: Vec<Value> = serde_json::from_str(&listed).expect("a list of devices");
+    let ours = listed.iter().filter(|device| text(&device["namespace"]) == namespace);
+    ours.map(|device| (text(&device["name"]), text(&device["device"]))).collect()
 }
 
 fn json(program: &str, args: &[&str]) -> Value {

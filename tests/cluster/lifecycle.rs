@@ -1,27 +1,17 @@
 //! A volume's whole life, for each kind of volume: every call asked twice, everything it changes looked at.
 
-use std::fmt::Debug;
-use std::path::Path;
-
 use serde_json::json;
 use tonic::Code;
 
-use crate::csi::VolumeCapability;
-use crate::csi::volume_capability::access_mode::Mode;
-use crate::csi::volume_usage::Unit;
-use crate::harness::{Answer, Driver, Scene, check};
-use crate::lab::{Corner, POOL, run, unique};
-use crate::life::{Life, MIB, block, mount, request};
-use crate::sight::{eventually, loops_below, mapped, stash};
+use crate::common::csi::volume_capability::access_mode::Mode;
+use crate::common::csi::{CreateVolumeRequest, VolumeCapability};
+use crate::common::life::{Life, MIB, block, mount};
+use crate::common::sight::{eventually, loops_below, stash};
+use crate::common::tools::{check, run, twice, unique};
+use crate::harness::{Driver, Scene};
+use crate::lab::{Corner, POOL, mapped};
+use crate::life::request;
 use crate::wrap::COUNT;
-
-/// Asks the same again: the answer has to be the same.
-async fn twice<T: Debug + PartialEq>(call: impl AsyncFn() -> Answer<T>) -> T {
-    let first = call().await.expect("the first call");
-    let second = call().await.expect("the same call again");
-    assert_eq!(first, second);
-    first
-}
 
 #[tokio::test]
 async fn an_ext4_volume_lives_its_whole_life() {
@@ -48,7 +38,7 @@ async fn whole_life(capability: VolumeCapability, mib: i64) {
     twice(|| life.publish(&driver)).await;
     let data: Vec<u8> = (0..MIB).map(|at| (at % 251) as u8).collect();
     life.write(&data).expect("a pod writes");
-    assert_stats(&life, &driver, mib.unsigned_abs() * MIB).await;
+    life.assert_stats(&driver, mib.unsigned_abs() * MIB).await;
     twice(|| life.unpublish(&driver)).await;
     assert!(life.published().is_empty() && !life.target.exists(), "the target is left");
     twice(|| life.publish(&driver)).await;
@@ -65,7 +55,7 @@ async fn whole_life(capability: VolumeCapability, mib: i64) {
     eventually("an empty namespace", || scene.corner.leftovers().is_empty()).await;
 }
 
-async fn created(scene: &Scene, driver: &Driver, request: crate::csi::CreateVolumeRequest) -> Life {
+async fn created(scene: &Scene, driver: &Driver, request: CreateVolumeRequest) -> Life {
     let volume = twice(|| driver.create(request.clone())).await;
     let size = request.capacity_range.map(|range| range.required_bytes).unwrap_or_default();
     assert_eq!(volume.capacity_bytes, size);
@@ -101,25 +91,8 @@ fn assert_staged(scene: &Scene, driver: &Driver, life: &Life) {
 
 fn assert_unstaged(scene: &Scene, driver: &Driver, life: &Life) {
     life.assert_gone_from(driver);
-    assert_eq!(loops_below(driver.maps()), Vec::<String>::new());
+    assert_eq!(loops_below(driver.maps()), vec![]);
     assert_eq!(scene.corner.watchers(&life.image), Vec::<String>::new());
-}
-
-async fn assert_stats(life: &Life, driver: &Driver, size: u64) {
-    let usage = twice(|| life.stats(driver, &life.target)).await.usage;
-    let size = i64::try_from(size).expect("a size");
-    let bytes = usage.iter().find(|usage| usage.unit() == Unit::Bytes).expect("bytes");
-    if life.capability == block() {
-        assert_eq!(bytes.total, size);
-        return;
-    }
-    assert!(bytes.total > size / 2 && bytes.total <= size, "{bytes:?}");
-    assert!(bytes.used > 1 << 20 && bytes.available > 0, "{bytes:?}");
-    let inodes = usage.iter().find(|usage| usage.unit() == Unit::Inodes).expect("inodes");
-    assert!(inodes.total > 0 && inodes.used > 0 && inodes.available > 0, "{inodes:?}");
-    let staged = life.stats(driver, &life.staging.join(&life.id)).await.expect("stats of the staged volume");
-    assert_eq!(staged.usage.len(), usage.len());
-    check(life.stats(driver, Path::new("/no/such/path")).await, Code::NotFound, "/no/such/path");
 }
 
 #[tokio::test]

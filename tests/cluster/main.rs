@@ -5,10 +5,12 @@
     reason = "a test runs programs and reads its environment like any other program"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod harness;
 mod lab;
 mod life;
-mod sight;
 mod wrap;
 
 mod format;
@@ -19,9 +21,3 @@ mod refuse;
 mod secrets;
 mod stash;
 mod writer;
-
-mod csi {
-    #![expect(clippy::pedantic, clippy::enum_variant_names, unreachable_pub, reason = "generated")]
-    #![expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated")]
-    tonic::include_proto!("csi.v1");
-}

@@ -6,12 +6,13 @@ use nix::sys::signal::Signal;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
-use crate::csi::CreateVolumeRequest;
-use crate::harness::{Driver, Scene, check};
-use crate::lab::unique;
-use crate::life::{block, request};
-use crate::sight::eventually;
-use crate::wrap::Wrapper;
+use crate::common::csi::CreateVolumeRequest;
+use crate::common::life::block;
+use crate::common::sight::eventually;
+use crate::common::tools::{check, unique};
+use crate::common::wrap::Wrapper;
+use crate::harness::{Driver, Scene};
+use crate::life::request;
 
 /// An `rbd import` that takes its time before it makes anything.
 const SLOW: &str = r#"[ "$1" != import ] || sleep 2

@@ -4,11 +4,15 @@ use std::fs;
 
 use tonic::Code;
 
-use crate::csi::volume_capability::access_mode::Mode;
-use crate::csi::{CapacityRange, CreateVolumeRequest, ValidateVolumeCapabilitiesRequest, VolumeCapability};
-use crate::harness::{Answer, Driver, Scene, check};
-use crate::lab::{lab, unique};
-use crate::life::{Life, block, mount, request};
+use crate::common::csi::volume_capability::access_mode::Mode;
+use crate::common::csi::{
+    CapacityRange, CreateVolumeRequest, ValidateVolumeCapabilitiesRequest, VolumeCapability,
+};
+use crate::common::life::{Life, block, mount};
+use crate::common::tools::{Answer, check, unique};
+use crate::harness::{Driver, Scene};
+use crate::lab::lab;
+use crate::life::request;
 
 fn asked(change: impl FnOnce(&mut CreateVolumeRequest)) -> CreateVolumeRequest {
     let mut request = request::create(&unique("pvc"), 64, mount("ext4"));

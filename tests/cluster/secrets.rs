@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use crate::common::life::{Life, block, mount};
+use crate::common::tools::unique;
 use crate::harness::{Driver, Scene};
-use crate::lab::{lab, unique};
-use crate::life::{Life, block, mount};
+use crate::lab::lab;
 
 /// Larger ones are images of disks and binaries.
 const LARGEST: u64 = 64 << 20;

@@ -4,10 +4,10 @@ use std::fs;
 
 use serde_json::json;
 
+use crate::common::life::{Life, block, mount};
+use crate::common::sight::stash;
 use crate::harness::{Driver, Scene};
 use crate::lab::POOL;
-use crate::life::{Life, block, mount};
-use crate::sight::stash;
 
 /// Stages, does this to the stash, and takes the volume down.
 async fn survives(damage: impl Fn(&Life)) {
@@ -129,5 +129,5 @@ async fn back_down(mut driver: Driver, life: &Life) -> Driver {
 async fn eventually_deleted(scene: &Scene, driver: &Driver, life: &Life) {
     driver.delete(&life.id).await.expect("DeleteVolume");
     driver.delete(&life.id).await.expect("DeleteVolume again");
-    crate::sight::eventually("an empty namespace", || scene.corner.leftovers().is_empty()).await;
+    crate::common::sight::eventually("an empty namespace", || scene.corner.leftovers().is_empty()).await;
 }

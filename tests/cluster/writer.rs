@@ -2,15 +2,16 @@
 
 use tonic::Code;
 
-use crate::csi::volume_capability::access_mode::Mode;
-use crate::harness::{Driver, Scene, check};
-use crate::life::{Life, block, mount};
+use crate::common::csi::volume_capability::access_mode::Mode;
+use crate::common::life::{Life, block, mount};
+use crate::common::tools::check;
+use crate::harness::{Driver, Scene};
 
 /// A controller and two nodes, each a process of its own with its own mappings.
 async fn cluster(scene: &Scene) -> [Driver; 3] {
-    let controller = scene.on_node("controller").kind("controller").start().await;
-    let first = scene.on_node("node-a").kind("node").start().await;
-    let second = scene.on_node("node-b").kind("node").start().await;
+    let controller = scene.on_node("controller", "controller").start().await;
+    let first = scene.on_node("node-a", "node").start().await;
+    let second = scene.on_node("node-b", "node").start().await;
     [controller, first, second]
 }
 
@@ -68,9 +69,9 @@ async fn two_nodes_that_stage_at_once_never_both_have_it() {
 #[tokio::test]
 async fn a_list_of_maps_that_fails_maps_nothing() {
     let scene = Scene::new();
-    let controller = scene.on_node("controller").kind("controller").start().await;
+    let controller = scene.on_node("controller", "controller").start().await;
     let unlisted = scene.wrapper(r#"[ "$1" != device ] || exit 5; exec "$RBD" "$@""#);
-    let node = scene.on_node("node-a").kind("node").wrapped(&unlisted).start().await;
+    let node = scene.on_node("node-a", "node").wrapped(&unlisted).start().await;
     let life = Life::create(&scene, &controller, block()).await.on(&scene, &node);
     check(life.stage(&node).await, Code::Aborted, "listing the mapped images");
     assert_eq!(unlisted.count("map"), 0);

@@ -3,12 +3,9 @@
 use std::fs;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-use crate::lab::{run, try_run};
 
 /// A generous end for what takes moments: only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
@@ -67,22 +64,22 @@ pub(crate) fn mounts_at(path: &Path) -> Vec<Mounted> {
     mounts_below(path).into_iter().filter(|mount| mount.path == path).collect()
 }
 
-/// The images mapped on a node, with their devices, as `rbd device list` tells them.
-pub(crate) fn mapped(maps: &Path, namespace: &str) -> Vec<(String, String)> {
-    let mut command = Command::new("rbd");
-    command.args(["device", "list", "--format=json"]).env("RBD_STANDIN_DIR", maps);
-    let listed = try_run(&mut command).unwrap_or_else(|error| panic!("{error}"));
-    let listed: Vec<Value> = serde_json::from_str(&listed).expect("a list of devices");
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let ours = listed.iter().filter(|device| text(&device["namespace"]) == namespace);
-    ours.map(|device| (text(&device["name"]), text(&device["device"]))).collect()
+/// A loop device and the file behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Loop {
+    pub(crate) device: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
-/// Loop devices on files below this folder (`losetup` tells the same).
-pub(crate) fn loops_below(folder: &Path) -> Vec<String> {
-    let listed = run("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]);
-    let folder = folder.to_string_lossy();
-    listed.lines().filter(|line| line.contains(&format!(" {folder}/"))).map(str::to_owned).collect()
+/// Loop devices on files below this folder, deleted ones included.
+pub(crate) fn loops_below(folder: &Path) -> Vec<Loop> {
+    let devices = fs::read_dir("/sys/block").expect("/sys/block").flatten();
+    let loops = devices.filter_map(|entry| {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        let file = file.trim_end().trim_end_matches(" (deleted)").into();
+        Some(Loop { device: Path::new("/dev").join(entry.file_name()), file })
+    });
+    loops.filter(|found| found.file.starts_with(folder)).collect()
 }
 
 pub(crate) fn stash(staging: &Path) -> Option<Value> {

@@ -1,0 +1,13 @@
+//! What the tests of every backend share: the wire contract, a driver to start, a volume's calls, what the machine shows.
+
+pub(crate) mod driver;
+pub(crate) mod life;
+pub(crate) mod sight;
+pub(crate) mod tools;
+pub(crate) mod wrap;
+
+pub(crate) mod csi {
+    #![expect(clippy::pedantic, clippy::enum_variant_names, unreachable_pub, reason = "generated")]
+    #![expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated")]
+    tonic::include_proto!("csi.v1");
+}
