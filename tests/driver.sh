@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Sourced by sanity, csc, demo and bench, inside `tests/lab/ceph with`: a folder of their own, the
-# driver on the lab's cluster in it, csc as its client, and their end.
+# Sourced by sanity, csc, demo, demo-local, quota and bench: a folder of their own, the driver in it (on
+# the lab's cluster, inside `tests/lab/ceph with`, or on a folder of this machine), csc as its client,
+# and their end.
 # Env: DRIVER, the binary to run (the release build, else the debug build).
 
 root=$(readlink -f "${BASH_SOURCE[0]%/*}/..")
@@ -8,6 +9,7 @@ readonly root
 readonly cluster_id=lab node_id=lab-node
 work=
 driver_pid=
+driver_type=() # what it serves, by make_work or make_local_work
 driver_flags=()
 mapper=
 
@@ -37,6 +39,17 @@ pick_driver() {
         [[ $path && -x $path ]] && readlink -f "$path" && return
     done
     die "no driver is built: cargo build"
+}
+
+# For what `make` runs by itself: a binary that was named is taken as it is.
+build_driver() {
+    [[ -z ${DRIVER-} ]] || return 0
+    echo "building the driver (the first time takes some minutes)"
+    (cd "$root" && PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin cargo build --release --quiet)
+}
+
+may_mount() {
+    unshare --mount mount -t tmpfs none /mnt 2>/dev/null
 }
 
 has_krbd() {
@@ -69,11 +82,21 @@ make_work() {
     die "neither /dev/shm nor /run is a tmpfs that can be written: the secrets file has no safe place"
 }
 
+# For the embedded backend: no cluster, no secret, and a root on a disk, where volumes live.
+make_local_work() {
+    work=$(readlink -f "$(mktemp -d "${TMPDIR:-/var/tmp}/ceph-rbd-csi.XXXXXX")")
+    mkdir "$work/root"
+    driver_type=(--type=local --local-root="$work/root")
+    CSI_ENDPOINT=unix://$work/csi.sock
+    X_CSI_SECRETS=
+}
+
 # The first word of the monitors' file is all that the driver has to know about the cluster.
 write_config() {
     local monitors
     monitors=$(<"$LAB_DIR/monitors")
     printf '[{"clusterID": "%s", "monitors": ["%s"]}]\n' "$cluster_id" "$monitors" >"$work/config.json"
+    driver_type=(--type=rbd --config="$work/config.json")
     CSI_ENDPOINT=unix://$work/csi.sock
     X_CSI_SECRETS="userID=csi,userKey=$(<"$LAB_DIR/csi.key")"
 }
@@ -82,8 +105,8 @@ write_config() {
 start_driver() {
     local driver
     driver=$(pick_driver)
-    env --unset=CSI_ENDPOINT "$driver" --type=rbd --endpoint="$CSI_ENDPOINT" --nodeid="$node_id" \
-        --config="$work/config.json" "${driver_flags[@]}" >>"$work/driver.log" 2>&1 &
+    env --unset=CSI_ENDPOINT "$driver" "${driver_type[@]}" --endpoint="$CSI_ENDPOINT" \
+        --nodeid="$node_id" "${driver_flags[@]}" >>"$work/driver.log" 2>&1 &
     driver_pid=$!
 }
 
@@ -132,6 +155,17 @@ csc() {
     CSI_ENDPOINT=$CSI_ENDPOINT X_CSI_SECRETS=$X_CSI_SECRETS "$root/target/tools/csc" "$@"
 }
 
+# csc answers CreateVolume with "id", size and the volume context as "key"="value", separated by tabs,
+# and CreateSnapshot likewise.
+id_of() {
+    cut -d '"' -f 2 <<<"$1"
+}
+
+# The context as csc takes it: key=value,….
+context_of() {
+    cut -f 3- <<<"$1" | tr -d '"' | sed 's/\t*$//; s/\t/,/g'
+}
+
 show_log() {
     [[ -s $work/driver.log ]] || return 0
     echo "the driver's last log lines:" >&2
@@ -143,12 +177,29 @@ our_mounts() {
     findmnt --noheadings --list --output TARGET | grep -F "$work/" | tac || true
 }
 
+# Loop devices whose file is below a folder, and that file.
+loops_below() {
+    losetup --list --noheadings --raw --output NAME,BACK-FILE 2>/dev/null |
+        awk -v below="$1/" 'index($2, below) == 1'
+}
+
+detach_below() {
+    local device
+    while read -r device _; do
+        losetup --detach "$device" || true
+    done < <(loops_below "$1")
+}
+
 # Unmounted before anything is removed: what is below a mount belongs to a volume.
 clean_work() {
     local place
     [[ $work && -d $work ]] || return 0
     while read -r place; do
+        # A driver killed in the midst of a copy leaves it frozen, and nothing frozen goes away.
+        fsfreeze --unfreeze "$place" 2>/dev/null || true
+        detach_below "$place"
         umount "$place" || umount --lazy "$place"
     done < <(our_mounts)
+    detach_below "$work"
     rm -rf --one-file-system "$work"
 }
