@@ -4,8 +4,8 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-SCRIPTS := .ci/run tests/all tests/bench tests/csc tests/demo tests/sanity tests/driver.sh \
-           tests/lab/ceph tests/lab/install tests/lab/tools
+SCRIPTS := .ci/run tests/all tests/bench tests/csc tests/demo tests/demo-local tests/quota tests/sanity \
+           tests/driver.sh tests/steps.sh tests/lab/ceph tests/lab/install tests/lab/tools tests/lab/vm
 
 .PHONY: help
 help: ## This list
@@ -26,13 +26,17 @@ check: cargo ## The quick one: format, clippy, unit tests, house rules; needs no
 demo: ## One volume's whole life on a throwaway Ceph cluster, step by step
 	@tests/demo
 
+.PHONY: demo-local
+demo-local: ## The same without Ceph, on folders and loop devices, with snapshot, clone and growth
+	@tests/demo-local
+
 .PHONY: test
-test: ## Everything that is tested: units, wire contract, a real cluster, csi-sanity, csc
+test: ## Everything that is tested: units, wire contract, both backends, csi-sanity, csc
 	@tests/all
 
 .PHONY: test-all
-test-all: ## The same with the long parts: hundreds of killed rbd processes
-	@CLUSTER_KILLS=600 tests/all
+test-all: ## The same with the long parts: hundreds of kills, thousands of random calls
+	@CLUSTER_KILLS=600 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
 
 .PHONY: bench
 bench: ## What the driver costs, beside the bare commands
