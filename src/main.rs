@@ -129,8 +129,7 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
         instance: config.instance_id.clone(),
         node: config.node_id.clone(),
     };
-    let limit = config.max_volumes_per_node;
-    let local = Arc::new(Local::new(host.clone(), root.path.clone(), root.overcommit, names, limit));
+    let local = Arc::new(Local::new(host.clone(), ops.clone(), root, names, config.max_volumes_per_node));
     let recovered = local.clone();
     ops.background(async move { recovered.recover().await });
     local

@@ -89,6 +89,11 @@ impl Ops {
         self.stop.cancel();
     }
 
+    /// Ends when the process is going to end: for work that must not be cut off as it stands.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+
     pub(crate) fn draining(&self) -> bool {
         self.stop.is_cancelled()
     }

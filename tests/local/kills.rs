@@ -224,18 +224,33 @@ async fn volumes_survive_kills_from_outside() {
 /// The pod's writes hang from the freeze on; nobody but the driver would ever thaw it.
 #[tokio::test]
 async fn a_driver_killed_while_a_filesystem_is_frozen_thaws_it() {
+    ends_while_frozen("KILL").await;
+}
+
+/// A pod that hangs so cannot be ended, and the next driver may be long in coming.
+#[tokio::test]
+async fn a_driver_that_ends_while_a_filesystem_is_frozen_thaws_it_before() {
+    ends_while_frozen("TERM").await;
+}
+
+async fn ends_while_frozen(signal: &str) {
     let scene = Scene::on("ext4", 512);
     let script = r#"PATH=${PATH#*:}
 [[ " $* " != *" --reflink=always "* && ! -e $CALLS.once ]] || exec "${0##*/}" "$@"
 touch "$CALLS.once"
-kill -9 $PPID
+kill -SIGNAL $PPID
 sleep 60"#;
-    let wrapper = scene.wrapper(&["cp"], script);
-    let driver = scene.driver().wrapped(&wrapper).start().await;
+    let script = script.replace("SIGNAL", signal);
+    let wrapper = scene.wrapper(&["cp"], &script);
+    let mut driver = scene.driver().wrapped(&wrapper).start().await;
     let life = Life::create(&scene, &driver, mount("ext4")).await;
     life.up(&driver).await;
     life.write(b"before").expect("a pod writes");
     driver.snapshot("one", &life.id).await.expect_err("the driver is dead");
+    driver.ended().await;
+    if signal == "TERM" {
+        life.write(b"between").expect("a pod writes, and no driver is there");
+    }
     let driver = driver.killed_and_started().await;
     let writer = {
         let life = life.clone();

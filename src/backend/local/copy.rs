@@ -12,6 +12,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use crate::error::{Error, Result};
 use crate::host::{Cmd, Host, holders};
+use crate::ops::Ops;
 
 use super::{failed, io, loops};
 
@@ -31,11 +32,12 @@ pub(super) struct Copies {
     slots: Semaphore,
     /// A source is frozen by one copy at a time: whoever came second would thaw what the first has frozen.
     sources: std::sync::Mutex<HashMap<PathBuf, Weak<Mutex<()>>>>,
+    ops: Ops,
 }
 
 impl Copies {
-    pub(super) fn new(at_once: usize) -> Self {
-        Self { slots: Semaphore::new(at_once), sources: std::sync::Mutex::default() }
+    pub(super) fn new(at_once: usize, ops: Ops) -> Self {
+        Self { slots: Semaphore::new(at_once), sources: std::sync::Mutex::default(), ops }
     }
 
     /// Copies the image; answers whether its blocks are shared with the original.
@@ -60,9 +62,39 @@ impl Copies {
         // Waited for before anything is frozen.
         let (_turn, _slot) = (turn.lock().await, self.slots.acquire().await);
         let mounts: Vec<&PathBuf> = uses.iter().filter_map(|used| used.mounts.first()).collect();
-        copy_frozen(host, from, to, &mounts).await?;
+        self.copy_frozen(host, from, to, &mounts).await?;
         sync(to)?;
         Ok(false)
+    }
+
+    /// A copy of what was not frozen all the while is none.
+    async fn copy_frozen(&self, host: &dyn Host, from: &Path, to: &Path, mounts: &[&PathBuf]) -> Result<()> {
+        let (mut frozen, mut result) = (Vec::new(), Ok(()));
+        for mount in mounts {
+            match host.run(fsfreeze("--freeze", mount)).await {
+                Ok(_) => frozen.push(mount),
+                // Somebody else froze it, and has it thawed.
+                Err(error) => result = Err(Error::internal(format!("freezing {}", mount.display()), error)),
+            }
+        }
+        if result.is_ok() {
+            result = tokio::select! {
+                copied = cp(host, from, to, "--reflink=never", "--sparse=always") => copied,
+                // Whoever writes would hang until the next start, and a pod that hangs so cannot be ended.
+                () = self.ops.stopped() => Err(Error::Busy("the driver is ending, and the copy with it: ask again".to_owned())),
+            };
+        }
+        for mount in frozen {
+            if let Err(error) = host.run(fsfreeze("--unfreeze", mount)).await {
+                tracing::error!(mount = %mount.display(), "thawing failed: is it frozen still (fsfreeze --unfreeze)? {error}");
+                let what = format!(
+                    "thawing {}, which may have been thawed by somebody else too early",
+                    mount.display()
+                );
+                result = result.and(Err(Error::internal(what, error)));
+            }
+        }
+        result
     }
 
     fn turn(&self, source: &Path) -> Arc<Mutex<()>> {
@@ -83,30 +115,6 @@ pub(super) async fn thaw_all(host: &dyn Host, device: &Path) {
         // Of one that is not frozen, it says so and nothing happens.
         let _ = host.run(fsfreeze("--unfreeze", &mount)).await;
     }
-}
-
-/// A copy of what was not frozen all the while is none.
-async fn copy_frozen(host: &dyn Host, from: &Path, to: &Path, mounts: &[&PathBuf]) -> Result<()> {
-    let (mut frozen, mut result) = (Vec::new(), Ok(()));
-    for mount in mounts {
-        match host.run(fsfreeze("--freeze", mount)).await {
-            Ok(_) => frozen.push(mount),
-            // Somebody else froze it, and has it thawed.
-            Err(error) => result = Err(Error::internal(format!("freezing {}", mount.display()), error)),
-        }
-    }
-    if result.is_ok() {
-        result = cp(host, from, to, "--reflink=never", "--sparse=always").await;
-    }
-    for mount in frozen {
-        if let Err(error) = host.run(fsfreeze("--unfreeze", mount)).await {
-            tracing::error!(mount = %mount.display(), "thawing failed: is it frozen still (fsfreeze --unfreeze)? {error}");
-            let what =
-                format!("thawing {}, which may have been thawed by somebody else too early", mount.display());
-            result = result.and(Err(Error::internal(what, error)));
-        }
-    }
-    result
 }
 
 async fn cp(host: &dyn Host, from: &Path, to: &Path, reflink: &str, sparse: &str) -> Result<()> {

@@ -27,9 +27,11 @@ use crate::backend::{
     Snapshot, Target, Volume, VolumeState,
 };
 use crate::cluster::Secrets;
+use crate::config::LocalRoot;
 use crate::error::{Error, Result, chain};
 use crate::host::Host;
 use crate::id::{Pool, SnapshotId, VolumeId, node_number, snapshot_uuid, volume_uuid};
+use crate::ops::Ops;
 
 use copy::Copies;
 use params::{Kind, Plan};
@@ -66,20 +68,20 @@ pub(crate) struct Names {
 }
 
 impl Local {
-    /// `overcommit`: how many times the real room may be promised. `max_volumes`: 0 for no limit.
+    /// `max_volumes`: 0 for no limit.
     pub(crate) fn new(
         host: Arc<dyn Host>,
-        path: PathBuf,
-        overcommit: f64,
+        ops: Ops,
+        root: &LocalRoot,
         names: Names,
         max_volumes: u32,
     ) -> Self {
         Self {
             host,
-            path,
+            path: root.path.clone(),
             root: Mutex::default(),
-            room: Room::new(overcommit),
-            copies: Copies::new(COPIES),
+            room: Room::new(root.overcommit),
+            copies: Copies::new(COPIES, ops),
             instance: names.instance,
             node: names.node,
             topology_key: format!("topology.{}/node", names.driver.to_lowercase()),
