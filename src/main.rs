@@ -139,7 +139,7 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
 fn programs(config: &Config) -> Vec<&'static str> {
     let mut programs = match config.local {
         None => vec!["setpriv", "rbd", "rados"],
-        Some(_) => vec!["setpriv", "losetup", "cp", "fsfreeze", "chattr", "lsattr", "xfs_quota"],
+        Some(_) => vec!["setpriv", "losetup", "cp", "rm", "fsfreeze", "chattr", "lsattr", "xfs_quota"],
     };
     if config.node {
         programs.extend(["blkid", "mkfs.ext4", "mkfs.xfs", "fsck.ext4", "resize2fs", "xfs_growfs"]);

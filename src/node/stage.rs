@@ -138,6 +138,7 @@ impl Node {
         let (read_only, target) = (attached.read_only, place.to_owned());
         let (call, source) = match (&request.capability.access, &attached.shown) {
             (Access::Block, Shown::Device(device)) => {
+                self.forget_format(attach, attached).await?;
                 make_mount_point(place, true)?;
                 (MountCall::Bind { source: device.clone(), target, options: Vec::new(), read_only }, device)
             }
@@ -179,6 +180,15 @@ impl Node {
         opened.map_err(|error| Error::internal("looking at a new filesystem", error))?
     }
 
+    /// Who writes to the device itself makes of our half-made filesystem something of his own.
+    async fn forget_format(&self, attach: &Attach, attached: &Attached) -> Result<()> {
+        let ours = matches!(attached.format, FormatMark::Begun(_) | FormatMark::Growing(_));
+        if ours && !attached.read_only {
+            self.backend.mark_format(attach, &FormatMark::Never).await?;
+        }
+        Ok(())
+    }
+
     /// Leaves a filesystem of this type on the device, or refuses. Nothing that holds data is ever formatted: no probe
     /// alone decides, because a filesystem whose first MiB is lost probes as nothing.
     async fn make_filesystem(
@@ -194,10 +204,13 @@ impl Node {
             Err(Error::Precondition(format!("volume {} is not formatted: {what}", request.target.volume)))
         };
         match (&attached.format, &content) {
-            // Half-made by us, and no pod has seen it: mounts come only after "done".
             (FormatMark::Begun(_), _) if attached.read_only => {
                 refuse("its first stage has to be read-write".to_owned())
             }
+            (FormatMark::Growing(_), _) if attached.read_only => {
+                refuse("its growing was cut off: the next stage has to be read-write".to_owned())
+            }
+            // Half-made by us, and no pod has seen it: mounts come only after "done", and a block stage forgets the mark.
             (FormatMark::Begun(_), _) => self.format(request, attach, device, fs_type, false).await,
             (_, Content::Filesystem(found)) if found == fs_type => {
                 if attached.read_only {

@@ -116,6 +116,20 @@ async fn our_own_half_made_filesystem_is_made_again() {
     }
 }
 
+/// Whoever had it as a device may have written to it.
+#[tokio::test]
+async fn a_block_stage_forgets_a_filesystem_that_was_begun() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, mount("ext4")).await;
+    scene.corner.set_meta(&life.image, MARK, &format!("begun ext4 {}", life.uuid()));
+    let raw = Life { capability: block(), ..life.clone() };
+    raw.up(&driver).await;
+    raw.write(&[7; 4096]).expect("a pod writes");
+    raw.down(&driver).await;
+    refused(&scene, &driver, &life, "blocks").await;
+}
+
 #[tokio::test]
 async fn a_mark_that_speaks_of_another_image_counts_for_nothing() {
     let scene = Scene::new();

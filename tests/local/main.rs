@@ -24,6 +24,7 @@ mod kills;
 mod lifecycle;
 mod lists;
 mod model;
+mod others;
 mod places;
 mod readers;
 mod reflink;

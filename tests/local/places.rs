@@ -32,6 +32,20 @@ async fn the_node_says_where_it_is_and_how_much_it_takes() {
     assert_eq!(info.accessible_topology, Some(place(NODE)));
 }
 
+/// An id names its node: one that was never handed out would be one that nobody can stage or delete.
+#[tokio::test]
+async fn a_volume_of_the_node_s_old_name_is_not_taken_for_a_new_one() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let request = asks::any(8, block());
+    let volume = driver.create(request.clone()).await.expect("CreateVolume");
+    drop(driver);
+    let renamed = scene.named("node-b").start().await;
+    check(renamed.create(request).await, Code::AlreadyExists, &volume.volume_id);
+    renamed.delete(&volume.volume_id).await.expect("it can be deleted by its id");
+    scene.assert_empty();
+}
+
 #[tokio::test]
 async fn a_volume_is_made_where_it_is_asked_for_or_not_at_all() {
     let scene = Scene::new();

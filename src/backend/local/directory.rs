@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::backend::SizeRange;
 use crate::error::{Error, Result};
-use crate::host::Host;
+use crate::host::{Host, Mount};
 
 use super::meta::Meta;
 use super::quota::{Quotas, mount_of, mounts};
@@ -34,21 +34,6 @@ impl Local {
         let project = quotas.give(&data, uuid).await?;
         quotas.limit(project, size).await?;
         Ok(Some(project))
-    }
-
-    /// Takes the quotas of folders away that a kill left half-made or half-removed.
-    pub(super) async fn forget_quotas(&self, root: &Root) -> Result<()> {
-        let unfinished = io(|| root.unfinished());
-        if unfinished.is_empty() {
-            return Ok(());
-        }
-        let Some(quotas) = Quotas::around(self.host.as_ref(), &root.path_now())? else { return Ok(()) };
-        for folder in unfinished {
-            if let Some(project) = quotas.of(&root::data(&folder)).await? {
-                quotas.limit(project, 0).await?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -88,12 +73,13 @@ pub(super) fn refuse_limit(range: SizeRange, root: &Path) -> Result<()> {
     }
 }
 
-/// Where a folder is bound to, if anywhere.
+/// Where a folder, or a part of it, shows, or what is mounted in it.
 pub(super) fn shown_at(host: &dyn Host, folder: &Path) -> Result<Option<PathBuf>> {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let around = mount_of(host, &folder)?;
     let inside =
         folder.strip_prefix(&around.target).map_or_else(|_| folder.clone(), |tail| around.root.join(tail));
-    let bound = mounts(host)?.into_iter().find(|mount| mount.device == around.device && mount.root == inside);
-    Ok(bound.map(|mount| mount.target))
+    let bound = |mount: &Mount| mount.device == around.device && mount.root.starts_with(&inside);
+    let found = mounts(host)?.into_iter().find(|mount| bound(mount) || mount.target.starts_with(&folder));
+    Ok(found.map(|mount| mount.target))
 }

@@ -12,6 +12,7 @@ mod room;
 mod root;
 mod snapshots;
 mod state;
+mod trash;
 mod volumes;
 
 use std::path::{Path, PathBuf};
@@ -105,10 +106,7 @@ impl Local {
         }
         *open = None;
         let root = Arc::new(Root::open(&self.path)?);
-        let forgotten = self.forget_quotas(&root).await;
-        if let Err(error) = forgotten.and_then(|()| io(|| root.sweep())) {
-            tracing::warn!("what an interrupted operation left stays: {}", chain(&error));
-        }
+        self.sweep(&root).await;
         self.free_devices(&root).await?;
         *open = Some(root.clone());
         Ok(root)

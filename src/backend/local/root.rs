@@ -125,14 +125,19 @@ impl Root {
         Ok(uuids)
     }
 
-    /// An empty folder to make an object in. What an attempt before left in it goes.
+    /// Where an object is made.
+    pub(super) fn making(&self, uuid: Uuid) -> PathBuf {
+        self.path.join(MAKING).join(uuid.to_string())
+    }
+
+    /// An empty folder to make an object in.
     pub(super) fn make(&self, uuid: Uuid) -> Result<PathBuf> {
-        let folder = self.path.join(MAKING).join(uuid.to_string());
+        let folder = self.making(uuid);
         // All folders from the first: on a disk that is full, none could be made to delete a volume.
         let folders =
             [Objects::Volumes.name(), Objects::Snapshots.name(), TRASH].map(|name| self.path.join(name));
         let made = folders.iter().try_for_each(fs::create_dir_all);
-        let made = made.and_then(|()| remove_all(&folder)).and_then(|()| fs::create_dir_all(&folder));
+        let made = made.and_then(|()| fs::create_dir_all(&folder));
         made.map_err(|error| failed(&format!("making {}", folder.display()), error))?;
         Ok(folder)
     }
@@ -150,45 +155,41 @@ impl Root {
         commit().map_err(|error| failed(&format!("moving {} to {}", made.display(), place.display()), error))
     }
 
-    /// The one instant at which the object goes; answers where its data lies until `remove`.
-    pub(super) fn discard(&self, objects: Objects, uuid: Uuid) -> Result<PathBuf> {
+    /// The one instant at which the object goes; its data lies in the trash until it is removed.
+    pub(super) fn discard(&self, objects: Objects, uuid: Uuid) -> Result<()> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (from, trash) = (self.object(objects, uuid), self.path.join(TRASH));
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let to = trash.join(format!("{uuid}.{}.{number}", std::process::id()));
-        let discarded = fs::rename(&from, &to).and_then(|()| sync(&self.path.join(objects.name())));
-        discarded.map_err(|error| failed(&format!("moving {} to the trash", from.display()), error))?;
-        Ok(to)
+        let discard = || {
+            fs::create_dir_all(&trash)?;
+            fs::rename(&from, &to)?;
+            sync(&self.path.join(objects.name()))
+        };
+        discard().map_err(|error| failed(&format!("moving {} to the trash", from.display()), error))
     }
 
-    /// Directory volumes that are neither here nor gone.
-    pub(super) fn unfinished(&self) -> Vec<PathBuf> {
-        self.leftovers().into_iter().filter(|path| data(path).is_dir()).collect()
+    /// What lies in the trash of an object.
+    pub(super) fn discarded(&self, uuid: Uuid) -> Vec<PathBuf> {
+        let uuid = uuid.to_string();
+        let of_object =
+            |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.to_string_lossy().starts_with(&uuid));
+        self.entries(TRASH).into_iter().filter(of_object).collect()
     }
 
-    /// What a kill left half-made or half-removed: nobody was ever told of the one, and everybody of the other.
-    pub(super) fn sweep(&self) -> Result<()> {
-        for path in self.leftovers() {
-            tracing::warn!(path = %path.display(), "removing what an interrupted operation left");
-            remove(&path)?;
-        }
-        Ok(())
+    /// All that is half-made or half-removed.
+    pub(super) fn leftovers(&self) -> Vec<PathBuf> {
+        [MAKING, TRASH].iter().flat_map(|folder| self.entries(folder)).collect()
     }
 
-    fn leftovers(&self) -> Vec<PathBuf> {
-        let folders = [MAKING, TRASH].map(|name| self.path.join(name));
-        let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+    fn entries(&self, folder: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path.join(folder)).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     }
 }
 
-/// Removes what was made, or discarded.
-pub(super) fn remove(path: &Path) -> Result<()> {
-    remove_all(path).map_err(|error| failed(&format!("removing {}", path.display()), error))
-}
-
 /// Nothing there is success.
-fn remove_all(path: &Path) -> io::Result<()> {
+pub(super) fn remove_all(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

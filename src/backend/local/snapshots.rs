@@ -57,7 +57,7 @@ impl Local {
             .blocks()
             * 512;
         let _promise = io(|| self.room.promise(&root, held))?;
-        let folder = io(|| root.make(id.volume.uuid))?;
+        let folder = self.making(&root, id.volume.uuid).await?;
         let mut meta = Meta::new(id.to_string(), request.name.clone(), Kind::Image, from.size);
         meta.source = Some(Origin::Volume(request.source.to_string()));
         meta.format = from.format;
@@ -67,7 +67,7 @@ impl Local {
             io(|| meta.write(&folder).and_then(|()| root.commit(&folder, Objects::Snapshots, id.volume.uuid)))
         });
         if let Err(error) = made {
-            let _ = io(|| root::remove(&folder));
+            let _ = self.remove(&root, &folder).await;
             return Err(error);
         }
         snapshot(&meta)
@@ -82,13 +82,12 @@ impl Local {
     }
 
     pub(super) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<()> {
-        let root = self.root().await?;
-        match object_of(&root, Objects::Snapshots, id.volume.uuid)? {
-            Some((_, meta)) if meta.id == id.to_string() => {
-                io(|| root::remove(&root.discard(Objects::Snapshots, id.volume.uuid)?))
-            }
-            _ => self.prove_absent(&root, &id.volume),
+        let (root, uuid) = (self.root().await?, id.volume.uuid);
+        match object_of(&root, Objects::Snapshots, uuid)? {
+            Some((_, meta)) if meta.id == id.to_string() => io(|| root.discard(Objects::Snapshots, uuid))?,
+            _ => self.prove_absent(&root, &id.volume)?,
         }
+        self.empty_trash(&root, uuid).await
     }
 }
 

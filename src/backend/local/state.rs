@@ -22,12 +22,12 @@ const LITTLE: u64 = 64 << 20;
 
 impl Local {
     pub(super) fn volume_state(&self, root: &Root, id: &VolumeId) -> Result<VolumeState> {
-        let state = io(|| self.state_of(root, id.uuid))?.filter(|state| state.volume.id == *id);
+        let state = io(|| self.state_of(root, id.uuid)).filter(|state| state.volume.id == *id);
         state.ok_or_else(|| Error::NotFound(format!("volume {id} does not exist on node {}", self.node)))
     }
 
     pub(super) fn list_volumes(&self, root: &Root, page: &Page) -> Result<Listing<VolumeState>> {
-        io(|| page_of(root.uuids(Objects::Volumes)?, page, |uuid| self.state_of(root, uuid)))
+        io(|| page_of(root.uuids(Objects::Volumes)?, page, |uuid| Ok(self.state_of(root, uuid))))
     }
 
     pub(super) async fn free_capacity(&self, query: &CapacityQuery) -> Result<Capacity> {
@@ -42,28 +42,26 @@ impl Local {
     }
 
     /// A volume whose metadata cannot be read is told of, with what can be known of it.
-    fn state_of(&self, root: &Root, uuid: Uuid) -> Result<Option<VolumeState>> {
+    fn state_of(&self, root: &Root, uuid: Uuid) -> Option<VolumeState> {
         let object = root.object(Objects::Volumes, uuid);
-        match Meta::read(&object) {
-            Ok(None) => Ok(None),
-            Ok(Some(meta)) => {
-                let volume = Volume {
-                    id: VolumeId::parse(&meta.id)?,
-                    size: meta.size,
-                    context: meta.context.clone(),
-                    source: meta.source()?,
-                };
-                let nodes = meta.published.iter().map(|published| published.node.clone()).collect();
-                Ok(Some(VolumeState { volume, nodes, health: ailments(&object, &meta) }))
-            }
-            Err(error) => {
-                let size = root::image(&object).metadata().map_or(0, |meta| meta.len());
-                let volume = Volume { id: self.id(uuid), size, context: Parameters::new(), source: None };
-                let health = vec![unreadable(&error)];
-                Ok(Some(VolumeState { volume, nodes: Vec::new(), health }))
-            }
-        }
+        let known = match Meta::read(&object) {
+            Ok(None) => return None,
+            Ok(Some(meta)) => known_state(&object, &meta),
+            Err(error) => Err(error),
+        };
+        Some(known.unwrap_or_else(|error| {
+            let size = root::image(&object).metadata().map_or(0, |meta| meta.len());
+            let volume = Volume { id: self.id(uuid), size, context: Parameters::new(), source: None };
+            VolumeState { volume, nodes: Vec::new(), health: vec![unreadable(&error)] }
+        }))
     }
+}
+
+fn known_state(object: &Path, meta: &Meta) -> Result<VolumeState> {
+    let (id, context) = (VolumeId::parse(&meta.id)?, meta.context.clone());
+    let volume = Volume { id, size: meta.size, context, source: meta.source()? };
+    let nodes = meta.published.iter().map(|published| published.node.clone()).collect();
+    Ok(VolumeState { volume, nodes, health: ailments(object, meta) })
 }
 
 /// One page of a list in order of uuid.

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use uuid::Uuid;
+
 use crate::backend::{CreateVolume, Parameters, SizeRange, Source, Volume};
 use crate::error::{Error, Result};
 use crate::id::{VolumeId, volume_uuid};
@@ -10,7 +12,6 @@ use crate::id::{VolumeId, volume_uuid};
 use super::attach::object_of;
 use super::meta::{Meta, Origin};
 use super::params::{self, Kind, Plan};
-use super::quota::Quotas;
 use super::root::{self, Objects, Root};
 use super::{CLUSTER, GRANULE, Local, directory, failed, io, loops};
 
@@ -35,6 +36,12 @@ impl Local {
         let id = self.id(volume_uuid(&self.instance, CLUSTER, &request.name));
         let root = self.root().await?;
         if let Some((_, meta)) = object_of(&root, Objects::Volumes, id.uuid)? {
+            if meta.id != id.to_string() {
+                return Err(Error::Conflict(format!(
+                    "volume {:?} exists as {}, made when this node had another name than {}: start the driver with that name",
+                    request.name, meta.id, self.node
+                )));
+            }
             same_volume(request, &plan, &meta)?;
             return volume(id, &meta);
         }
@@ -47,7 +54,7 @@ impl Local {
         };
         let size = size(request, start.as_ref())?;
         let _promise = io(|| self.room.promise(&root, size))?;
-        let folder = io(|| root.make(id.uuid))?;
+        let folder = self.making(&root, id.uuid).await?;
         let new = New { request, plan: &plan, id: &id, size, start: start.as_ref() };
         let made = self.make(&root, &new, &folder).await;
         let meta = match made
@@ -56,7 +63,7 @@ impl Local {
             Ok(meta) => meta,
             Err(error) => {
                 // It was never a volume, and the next attempt starts anew.
-                let _ = io(|| root::remove(&folder));
+                let _ = self.remove(&root, &folder).await;
                 return Err(error);
             }
         };
@@ -66,7 +73,8 @@ impl Local {
     pub(super) async fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let root = self.root().await?;
         let Some((folder, meta)) = Self::volume_if_there(&root, id)? else {
-            return self.prove_absent(&root, id);
+            self.prove_absent(&root, id)?;
+            return self.empty_trash(&root, id.uuid).await;
         };
         if let Some(published) = &meta.published {
             return Err(Error::Precondition(format!(
@@ -75,13 +83,8 @@ impl Local {
             )));
         }
         self.let_go(&folder, &meta).await?;
-        let gone = io(|| root.discard(Objects::Volumes, id.uuid))?;
-        if let (Some(project), Some(quotas)) =
-            (meta.project, Quotas::around(self.host.as_ref(), &root.path_now())?)
-        {
-            quotas.limit(project, 0).await?;
-        }
-        io(|| root::remove(&gone))
+        io(|| root.discard(Objects::Volumes, id.uuid))?;
+        self.empty_trash(&root, id.uuid).await
     }
 
     pub(super) async fn expand_volume(&self, id: &VolumeId, range: SizeRange) -> Result<u64> {
@@ -143,6 +146,12 @@ impl Local {
             }
         }
         Ok(())
+    }
+
+    /// An empty folder to make an object in. What an attempt before left in it goes.
+    pub(super) async fn making(&self, root: &Root, uuid: Uuid) -> Result<PathBuf> {
+        self.remove(root, &root.making(uuid)).await?;
+        io(|| root.make(uuid))
     }
 
     pub(super) fn elsewhere(&self, name: &str) -> Error {

@@ -147,8 +147,11 @@ impl Backend for Rbd {
     async fn mark_format(&self, request: &Attach, mark: &FormatMark) -> Result<()> {
         let id = VolumeId::parse(&request.target.volume)?;
         let access = self.target_access(&request.target)?;
-        let Some(value) = meta::format_value(mark, id.uuid) else { return Ok(()) };
-        self.cli(&access).set_meta(&request.image, meta::FORMAT, &value).await
+        let cli = self.cli(&access);
+        match meta::format_value(mark, id.uuid) {
+            Some(value) => cli.set_meta(&request.image, meta::FORMAT, &value).await,
+            None => cli.remove_meta(&request.image, meta::FORMAT).await,
+        }
     }
 }
 
