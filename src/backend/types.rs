@@ -59,6 +59,16 @@ impl SizeRange {
         })
     }
 
+    /// A volume that is large enough already keeps its size, unless that is too large.
+    pub(crate) fn keep(&self, size: u64) -> Result<u64> {
+        match self.limit {
+            Some(limit) if size > limit => Err(Error::OutOfRange(format!(
+                "the volume has {size} bytes, more than the limit of {limit}: a volume is never made smaller"
+            ))),
+            _ => Ok(size),
+        }
+    }
+
     pub(crate) fn admits(&self, size: u64) -> bool {
         size >= self.required && self.limit.is_none_or(|limit| size <= limit)
     }

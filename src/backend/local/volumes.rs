@@ -91,7 +91,7 @@ impl Local {
         let root = self.root().await?;
         let (folder, mut meta) = self.volume(&root, id)?;
         if range.required <= meta.size {
-            return within(range, meta.size);
+            return range.keep(meta.size);
         }
         let size = range.choose(GRANULE)?;
         let _promise = io(|| self.room.promise(&root, size - meta.size))?;
@@ -244,16 +244,6 @@ fn size(request: &CreateVolume, start: Option<&Start>) -> Result<u64> {
         Error::OutOfRange(text) => Error::OutOfRange(format!("{text}: {} has {least} bytes", start.meta.id)),
         other => other,
     })
-}
-
-/// Already large enough is success with the real size, unless that is too large.
-fn within(range: SizeRange, size: u64) -> Result<u64> {
-    match range.limit {
-        Some(limit) if size > limit => Err(Error::OutOfRange(format!(
-            "the volume has {size} bytes, more than the limit of {limit}: a volume is never made smaller"
-        ))),
-        _ => Ok(size),
-    }
 }
 
 fn same_volume(request: &CreateVolume, plan: &Plan, meta: &Meta) -> Result<()> {

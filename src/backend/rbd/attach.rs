@@ -10,10 +10,11 @@ use crate::host::{Cmd, Slot, holders};
 use crate::id::VolumeId;
 
 use super::cli::{Cli, errno, explain};
+use super::find::not_found;
 use super::json::{Device, Devices, Watcher};
 use super::meta::{self, Meta};
 use super::params::check_plain;
-use super::{Rbd, not_found, settled_watchers};
+use super::{Rbd, settled_watchers};
 
 /// Tries to unmap a busy device: who looks at it only in passing (udev, blkid) is gone by then.
 const UNMAP_TRIES: u32 = 8;
@@ -99,7 +100,7 @@ impl Rbd {
     }
 
     /// A listing that fails is an error, never "nothing is mapped": a second map of an image only warns.
-    async fn devices(&self) -> Result<Vec<Device>> {
+    pub(super) async fn devices(&self) -> Result<Vec<Device>> {
         let list =
             Cmd::new("rbd", ["device", "list", "--device-type", "krbd", "--format=json"]).slot(Slot::Cluster);
         let what = "listing the mapped images of this node";
@@ -241,11 +242,13 @@ impl Writer<'_> {
 impl Rbd {
     /// What the kernel says is our address behind a krbd device.
     fn client_address(&self, device: &str) -> Option<String> {
-        let number = device.strip_prefix("/dev/rbd")?;
-        let file: PathBuf =
-            [self.sysfs.as_path(), Path::new(number), Path::new("client_addr")].iter().collect();
-        let text = std::fs::read_to_string(file).ok()?;
+        let text = std::fs::read_to_string(self.sysfs_of(device, "client_addr")?).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// What the kernel has of a krbd device in sysfs; None for another kind.
+    pub(super) fn sysfs_of(&self, device: &str, file: &str) -> Option<PathBuf> {
+        Some(self.sysfs.join(device.strip_prefix("/dev/rbd")?).join(file))
     }
 }
 
@@ -259,7 +262,7 @@ fn local_device(image: &Image, devices: &[Device]) -> Result<Option<String>> {
     }
 }
 
-fn shows(device: &Device, image: &Image) -> bool {
+pub(super) fn shows(device: &Device, image: &Image) -> bool {
     let head = matches!(device.snap.as_str(), "" | "-");
     head && device.name == image.name && device.pool == image.pool && device.namespace == image.namespace
 }

@@ -113,6 +113,13 @@ impl Cli<'_> {
             .map_err(|error| explain(&format!("removing {key} from {image}"), error))
     }
 
+    /// Makes an image larger; `rbd` refuses to make it smaller. Work that grows with the image, where it has an object map.
+    pub(super) async fn resize(&self, image: &Image, size: u64) -> Result<()> {
+        let args = ["resize", "--no-progress", "--size", &format!("{size}B"), &image.to_string()];
+        let resized = self.run("rbd", args, |cmd| cmd.deadline(self.deadline * 2)).await;
+        resized.map(drop).map_err(|error| explain(&format!("growing {image} to {size} bytes"), error))
+    }
+
     /// Moves an image, or what a killed command left of one, to the trash. False where there is nothing of that name.
     pub(super) async fn trash_move(&self, image: &Image) -> Result<bool> {
         let moved = self.run("rbd", ["trash", "mv", &image.to_string()], |cmd| cmd).await;

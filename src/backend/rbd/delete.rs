@@ -6,9 +6,10 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
 use super::cli::Cli;
+use super::find::journal_object;
 use super::json::{Info, Snapshot, Watcher};
 use super::meta::{self, Meta};
-use super::{Rbd, journal_object, settled_watchers};
+use super::{Rbd, settled_watchers};
 
 impl Rbd {
     pub(super) async fn delete_volume(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {

@@ -9,6 +9,9 @@ pub(super) struct Info {
     pub(super) id: String,
     /// Bytes.
     pub(super) size: u64,
+    /// Bytes.
+    #[serde(default = "default_object_size")]
+    pub(super) object_size: u64,
     #[serde(default)]
     pub(super) snapshot_count: u64,
     #[serde(default)]
@@ -17,6 +20,10 @@ pub(super) struct Info {
     pub(super) data_pool: Option<String>,
     #[serde(default)]
     mirroring: Option<Mirroring>,
+}
+
+fn default_object_size() -> u64 {
+    4 << 20
 }
 
 impl Info {

@@ -3,6 +3,8 @@
 mod attach;
 mod cli;
 mod delete;
+mod expand;
+mod find;
 mod json;
 mod meta;
 mod params;
@@ -19,7 +21,8 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::backend::{
-    Attach, Attached, Backend, Capability, CreateVolume, FormatMark, Image, Publish, Target, Volume,
+    Attach, Attached, Backend, Capability, CreateVolume, FormatMark, Image, Offer, Publish, SizeRange,
+    Target, Volume,
 };
 use crate::cluster::{Access, Clusters, Secrets};
 use crate::error::{Error, Result, chain};
@@ -28,9 +31,9 @@ use crate::id::{Pool, VolumeId, volume_uuid};
 use crate::ops::Ops;
 
 use cli::{Cli, errno};
+use find::{id_object, not_found};
 use json::Watcher;
-use meta::Meta;
-use params::{Plan, check_plain};
+use params::Plan;
 use pools::Pools;
 use trash::Trash;
 
@@ -76,6 +79,10 @@ impl Rbd {
 
 #[async_trait]
 impl Backend for Rbd {
+    fn offers(&self) -> &'static [Offer] {
+        &[Offer::Expansion]
+    }
+
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {
         let plan = Plan::parse(request, &self.cluster_name)?;
         size(&plan, request)?;
@@ -115,6 +122,10 @@ impl Backend for Rbd {
         self.delete_volume(id, secrets).await
     }
 
+    async fn expand(&self, id: &VolumeId, size: SizeRange, secrets: &Secrets) -> Result<u64> {
+        self.expand_volume(id, size, secrets).await
+    }
+
     async fn publish(&self, request: &Publish) -> Result<()> {
         self.publish_volume(request).await
     }
@@ -137,6 +148,10 @@ impl Backend for Rbd {
 
     async fn attached(&self, volume: &str) -> Result<Vec<Image>> {
         self.attached_images(volume).await
+    }
+
+    async fn refresh(&self, image: &Image) -> Result<u64> {
+        self.refresh_image(image).await
     }
 
     async fn is_empty(&self, request: &Attach) -> Result<bool> {
@@ -272,46 +287,15 @@ impl Rbd {
         tracing::warn!(%image, "an earlier, interrupted command left this image half-made: it is made again");
         self.trash.discard(cli, image, None).await.map(drop).map_err(unfinished)
     }
-
-    /// The image of a volume with its metadata, under its default name or the recorded one.
-    async fn find_meta(&self, cli: &Cli<'_>, id: &VolumeId) -> Result<Option<(Image, Meta)>> {
-        let pool = self.pools.name(cli, &id.pool).await?;
-        let image = cli.image(&pool, &id.default_image());
-        if let Some(meta) = cli.meta(&image).await? {
-            return Ok(Some((image, meta)));
-        }
-        let Some(name) = self.recorded_name(cli, &pool, id.uuid).await? else { return Ok(None) };
-        let image = cli.image(&pool, &name);
-        Ok(cli.meta(&image).await?.map(|meta| (image, meta)))
-    }
-
-    /// A name that no id can tell is written down before the image is made, where ceph-csi looks too.
-    async fn record_name(&self, cli: &Cli<'_>, image: &Image, uuid: Uuid, request_name: &str) -> Result<()> {
-        let object = journal_object(uuid);
-        match self.recorded_name(cli, &image.pool, uuid).await? {
-            Some(name) if name == image.name => return Ok(()),
-            Some(name) => {
-                return Err(Error::Conflict(format!(
-                    "volume {request_name:?} exists already, as image {name:?}"
-                )));
-            }
-            None => {}
-        }
-        cli.omap_set(&image.pool, &object, "csi.volname", request_name).await?;
-        cli.omap_set(&image.pool, &object, "csi.imagename", &image.name).await
-    }
-
-    async fn recorded_name(&self, cli: &Cli<'_>, pool: &str, uuid: Uuid) -> Result<Option<String>> {
-        let name = cli.omap_get(pool, &journal_object(uuid), "csi.imagename").await?;
-        let name = name.map(|name| String::from_utf8_lossy(&name).into_owned());
-        name.as_deref().map_or(Ok(()), |name| check_plain("csi.imagename", name))?;
-        Ok(name)
-    }
 }
 
 fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
-    let size = request.size.choose(GRANULE)?;
-    let most = plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE).saturating_mul(MAX_OBJECTS);
+    fits(request.size.choose(GRANULE)?, plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))
+}
+
+/// The size, where an image whose objects have so many bytes can have it.
+fn fits(size: u64, object_size: u64) -> Result<u64> {
+    let most = object_size.saturating_mul(MAX_OBJECTS);
     if size > most {
         return Err(Error::OutOfRange(format!(
             "{size} bytes: an image of this object size holds at most {most}"
@@ -375,18 +359,4 @@ fn unfinished(error: Error) -> Error {
             chain(&other)
         )),
     }
-}
-
-fn not_found(id: &VolumeId, image: &impl std::fmt::Display) -> Error {
-    Error::NotFound(format!("volume {id} does not exist: no image {image}"))
-}
-
-/// librbd's object that maps an image's name to its id; the first that comes into being, and of one size for ever.
-fn id_object(image: &Image) -> String {
-    format!("rbd_id.{}", image.name)
-}
-
-/// ceph-csi's journal entry of a volume.
-fn journal_object(uuid: Uuid) -> String {
-    format!("csi.volume.{uuid}")
 }

@@ -5,8 +5,9 @@ use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
+use super::Rbd;
+use super::find::not_found;
 use super::meta::{self, Published};
-use super::{Rbd, not_found};
 
 impl Rbd {
     /// PVs of older StorageClasses name no secret: then nothing is noted, and NodeStageVolume is the guard.

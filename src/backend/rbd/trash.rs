@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::ops::Ops;
 
 use super::cli::{Cli, Removal};
-use super::id_object;
+use super::find::id_object;
 
 /// An intent is the key `del.<image id>.<seconds since 1970>`: each attempt has one of its own, so that tidying up after
 /// an old attempt never takes away the intent of a new one.

@@ -1,0 +1,60 @@
+//! ControllerExpandVolume, and the device on the node that follows it.
+
+use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom};
+
+use crate::backend::{Image, SizeRange};
+use crate::cluster::Secrets;
+use crate::error::{Error, Result};
+use crate::id::VolumeId;
+
+use super::attach::shows;
+use super::find::not_found;
+use super::{GRANULE, Rbd, fits};
+
+impl Rbd {
+    pub(super) async fn expand_volume(
+        &self,
+        id: &VolumeId,
+        range: SizeRange,
+        secrets: &Secrets,
+    ) -> Result<u64> {
+        let access = self.clusters.access(&id.cluster, secrets)?;
+        let cli = self.cli(&access);
+        let (image, info) =
+            self.find_info(&cli, id).await?.ok_or_else(|| not_found(id, &id.default_image()))?;
+        if range.required <= info.size {
+            return range.keep(info.size);
+        }
+        let size = fits(range.choose(GRANULE)?, info.object_size)?;
+        let Err(error) = cli.resize(&image, size).await else { return Ok(size) };
+        // It may have crashed when its work was done; run once more, it refuses the size that the image has.
+        let now = match error {
+            Error::Internal { .. } => cli.info(&image).await.ok().flatten(),
+            _ => None,
+        };
+        now.filter(|info| info.size >= size).map_or(Err(error), |info| range.keep(info.size))
+    }
+
+    /// krbd hears of a new size by its watch, unless `rbd resize` was killed before it told: so it is made to look.
+    pub(super) async fn refresh_image(&self, image: &Image) -> Result<u64> {
+        let devices = self.devices().await?;
+        let device = devices.iter().find(|device| shows(device, image));
+        let device =
+            device.ok_or_else(|| Error::NotFound(format!("image {image} is not mapped on this node")))?;
+        let (path, refresh) = (device.path.clone(), self.sysfs_of(&device.path, "refresh"));
+        let size = tokio::task::spawn_blocking(move || {
+            // "Reread the image header data" (ABI/testing/sysfs-bus-rbd).
+            refresh.filter(|file| file.exists()).map_or(Ok(()), |file| fs::write(file, "1"))?;
+            File::open(path)?.seek(SeekFrom::End(0))
+        });
+        let what = format!("asking {} for its size", device.path);
+        match tokio::time::timeout(self.deadline, size).await {
+            Ok(Ok(size)) => size.map_err(|error| Error::internal(what, error)),
+            Ok(Err(error)) => Err(Error::internal(what, error)),
+            Err(_) => Err(Error::TimedOut(format!(
+                "{what}: the cluster does not answer: check the monitors and the network"
+            ))),
+        }
+    }
+}
