@@ -14,6 +14,7 @@ mod life;
 mod wrap;
 
 mod format;
+mod growth;
 mod kills;
 mod lifecycle;
 mod outlive;

@@ -78,8 +78,7 @@ impl Driver {
             capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             ..Default::default()
         };
-        let answer = self.controller().controller_expand_volume(request).await?.into_inner();
-        Ok((answer.capacity_bytes, answer.node_expansion_required))
+        self.ask_to_expand(request).await
     }
 
     pub(crate) async fn capacity(&self, request: GetCapacityRequest) -> Answer<GetCapacityResponse> {

@@ -5,11 +5,11 @@ use std::fs;
 use tonic::Code;
 
 use crate::common::driver::Start;
+use crate::common::growth::pattern;
 use crate::common::life::{Life, mount};
 use crate::common::tools::{check, run};
 use crate::copies::restored;
 use crate::harness::{DRIVER, NODE, Scene};
-use crate::life::pattern;
 
 /// The root shows at a place that only this mount namespace has; what is staged shows outside too, as kubelet has it.
 const ENTER: &str = r#"mount --make-slave / && mount --bind "$ROOT" "$INSIDE" && exec "$0" "$@""#;

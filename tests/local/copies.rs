@@ -9,10 +9,10 @@ use crate::asks;
 use crate::common::csi::volume_content_source::Type as SourceType;
 use crate::common::csi::{Snapshot, VolumeCapability};
 use crate::common::driver::Driver;
+use crate::common::growth::pattern;
 use crate::common::life::{Life, MIB, block, mount};
 use crate::common::tools::{check, run, twice, unique};
 use crate::harness::Scene;
-use crate::life::pattern;
 
 fn kinds() -> [VolumeCapability; 3] {
     [mount("ext4"), mount("xfs"), block()]

@@ -5,11 +5,11 @@ use std::fs;
 use tonic::Code;
 
 use crate::asks;
+use crate::common::growth::pattern;
 use crate::common::life::{Life, MIB, block, mount};
 use crate::common::sight::{eventually, loops_below};
 use crate::common::tools::{check, run, unique};
 use crate::harness::{NODE, Scene};
-use crate::life::pattern;
 
 /// Takes all but so many KiB of the root's filesystem.
 fn fill(scene: &Scene, leave: u64) {

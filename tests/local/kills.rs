@@ -14,11 +14,11 @@ use tonic::Code;
 use crate::asks;
 use crate::common::csi::{CreateVolumeRequest, ProbeRequest, Volume, VolumeCapability};
 use crate::common::driver::{Driver, Start};
+use crate::common::growth::pattern;
 use crate::common::life::{Life, MIB, block, mount};
 use crate::common::sight::{PATIENCE, eventually};
 use crate::common::tools::{Answer, unique};
 use crate::harness::{NODE, Scene};
-use crate::life::pattern;
 
 const SEED: u32 = 20_261_121;
 /// Volumes that live at once.

@@ -3,12 +3,9 @@
 use std::path::Path;
 
 use crate::asks;
-use crate::common::csi::{
-    CapacityRange, ControllerPublishVolumeRequest, CreateVolumeRequest, NodeExpandVolumeRequest, Volume,
-    VolumeCapability,
-};
+use crate::common::csi::{ControllerPublishVolumeRequest, CreateVolumeRequest, Volume, VolumeCapability};
 use crate::common::driver::Driver;
-use crate::common::life::{Life, MIB};
+use crate::common::life::Life;
 use crate::common::sight::loops_below;
 use crate::common::tools::Answer;
 use crate::harness::{NODE, Scene};
@@ -55,25 +52,6 @@ impl Life {
         driver.controller().controller_publish_volume(request).await.map(drop)
     }
 
-    /// NodeExpandVolume at one of its paths.
-    pub(crate) async fn expand_at(&self, driver: &Driver, path: &Path, bytes: i64) -> Answer<i64> {
-        let request = NodeExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            volume_path: path.display().to_string(),
-            capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
-            staging_target_path: self.staging.display().to_string(),
-            volume_capability: Some(self.capability.clone()),
-            ..Default::default()
-        };
-        Ok(driver.node().node_expand_volume(request).await?.into_inner().capacity_bytes)
-    }
-
-    /// Bytes of the published device, or of the filesystem.
-    pub(crate) async fn shown_size(&self, driver: &Driver) -> u64 {
-        let usage = self.stats(driver, &self.target).await.expect("NodeGetVolumeStats").usage;
-        u64::try_from(usage[0].total).expect("a size")
-    }
-
     /// No loop device has its image.
     #[track_caller]
     pub(crate) fn assert_gone(&self) {
@@ -81,25 +59,4 @@ impl Life {
         let folder = Path::new(&self.image).parent().expect("the volume's folder");
         assert_eq!(loops_below(folder), vec![]);
     }
-
-    /// Up, so much of its data read, and down again.
-    pub(crate) async fn content(&self, driver: &Driver, length: usize) -> Vec<u8> {
-        self.up(driver).await;
-        let bytes = self.read(length);
-        self.down(driver).await;
-        bytes
-    }
-
-    /// Up, written to, and down again.
-    pub(crate) async fn filled(self, driver: &Driver, bytes: &[u8]) -> Self {
-        self.up(driver).await;
-        self.write(bytes).expect("a pod writes");
-        self.down(driver).await;
-        self
-    }
-}
-
-/// Bytes that are no zeros and differ with the seed.
-pub(crate) fn pattern(mib: u64, seed: u8) -> Vec<u8> {
-    (0..mib * MIB).map(|at| (at % 241) as u8 ^ seed | 1).collect()
 }

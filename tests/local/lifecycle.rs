@@ -9,11 +9,11 @@ use crate::asks;
 use crate::common::csi::volume_capability::access_mode::Mode;
 use crate::common::csi::{CreateVolumeRequest, VolumeCapability};
 use crate::common::driver::Driver;
+use crate::common::growth::pattern;
 use crate::common::life::{Life, MIB, block, mount};
 use crate::common::sight::{loops_below, stash};
 use crate::common::tools::{check, twice};
 use crate::harness::{NODE, Scene};
-use crate::life::pattern;
 
 #[tokio::test]
 async fn an_ext4_volume_lives_its_whole_life() {

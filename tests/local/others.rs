@@ -7,11 +7,11 @@ use nix::mount::umount;
 use tonic::Code;
 
 use crate::asks;
+use crate::common::growth::pattern;
 use crate::common::life::{Life, block, map, mount};
 use crate::common::sight::{eventually, loops_below};
 use crate::common::tools::{check, run};
 use crate::harness::Scene;
-use crate::life::pattern;
 
 /// A mistyped option is enough for a mkfs that has begun and made nothing.
 #[tokio::test]

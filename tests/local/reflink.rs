@@ -4,11 +4,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::asks;
+use crate::common::growth::pattern;
 use crate::common::life::{Life, block, mount};
 use crate::common::sight::loops_below;
 use crate::common::tools::{run, unique};
 use crate::harness::Scene;
-use crate::life::pattern;
 
 /// KiB that the root's filesystem has given away.
 fn used(scene: &Scene) -> u64 {
