@@ -48,6 +48,7 @@ const COPIES: usize = 2;
 
 pub(crate) struct Local {
     host: Arc<dyn Host>,
+    ops: Ops,
     path: PathBuf,
     /// Opened when it is first used, and anew when another folder is in its place.
     root: Mutex<Option<Arc<Root>>>,
@@ -77,12 +78,14 @@ impl Local {
         names: Names,
         max_volumes: u32,
     ) -> Self {
+        let copies = Copies::new(COPIES, ops.clone());
         Self {
             host,
+            ops,
             path: root.path.clone(),
             root: Mutex::default(),
             room: Room::new(root.overcommit),
-            copies: Copies::new(COPIES, ops),
+            copies,
             instance: names.instance,
             node: names.node,
             topology_key: format!("topology.{}/node", names.driver.to_lowercase()),
@@ -106,7 +109,10 @@ impl Local {
         }
         *open = None;
         let root = Arc::new(Root::open(&self.path)?);
-        self.sweep(&root).await;
+        if let Err(error) = io(|| root.discard_unfinished()) {
+            tracing::warn!("what an interrupted operation left stays: {}", chain(&error));
+        }
+        self.ops.background(trash::sweep(self.host.clone(), root.clone()));
         self.free_devices(&root).await?;
         *open = Some(root.clone());
         Ok(root)
@@ -280,11 +286,11 @@ impl Backend for Local {
     }
 
     fn image_health(&self, image: &Image) -> Vec<Ailment> {
-        state::image_health(image)
+        io(|| state::image_health(image))
     }
 
     fn storage_health(&self) -> Vec<Ailment> {
-        state::root_health(&self.path)
+        io(|| state::root_health(&self.path))
     }
 }
 

@@ -157,29 +157,37 @@ impl Root {
 
     /// The one instant at which the object goes; its data lies in the trash until it is removed.
     pub(super) fn discard(&self, objects: Objects, uuid: Uuid) -> Result<()> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (from, trash) = (self.object(objects, uuid), self.path.join(TRASH));
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let to = trash.join(format!("{uuid}.{}.{number}", std::process::id()));
-        let discard = || {
-            fs::create_dir_all(&trash)?;
-            fs::rename(&from, &to)?;
-            sync(&self.path.join(objects.name()))
-        };
-        discard().map_err(|error| failed(&format!("moving {} to the trash", from.display()), error))
+        self.to_trash(&self.object(objects, uuid))
+    }
+
+    /// At start nothing is being made: what is there was left by a kill.
+    pub(super) fn discard_unfinished(&self) -> Result<()> {
+        self.entries(MAKING).iter().try_for_each(|path| self.to_trash(path))
+    }
+
+    /// What lies in the trash.
+    pub(super) fn trash(&self) -> Vec<PathBuf> {
+        self.entries(TRASH)
     }
 
     /// What lies in the trash of an object.
     pub(super) fn discarded(&self, uuid: Uuid) -> Vec<PathBuf> {
         let uuid = uuid.to_string();
         let of_object =
-            |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.to_string_lossy().starts_with(&uuid));
-        self.entries(TRASH).into_iter().filter(of_object).collect()
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&uuid));
+        self.trash().into_iter().filter(of_object).collect()
     }
 
-    /// All that is half-made or half-removed.
-    pub(super) fn leftovers(&self) -> Vec<PathBuf> {
-        [MAKING, TRASH].iter().flat_map(|folder| self.entries(folder)).collect()
+    fn to_trash(&self, from: &Path) -> Result<()> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (trash, number) = (self.path.join(TRASH), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = from.file_name().unwrap_or_default().to_string_lossy();
+        let moved = || {
+            fs::create_dir_all(&trash)?;
+            fs::rename(from, trash.join(format!("{name}.{}.{number}", std::process::id())))?;
+            from.parent().map_or(Ok(()), sync)
+        };
+        moved().map_err(|error| failed(&format!("moving {} to the trash", from.display()), error))
     }
 
     fn entries(&self, folder: &str) -> Vec<PathBuf> {

@@ -13,7 +13,7 @@ use super::meta::{Meta, Origin};
 use super::params::Kind;
 use super::root::{self, Objects, Root};
 use super::state::page_of;
-use super::{CLUSTER, Local, failed, io};
+use super::{CLUSTER, Local, failed, io, trash};
 
 /// Of a VolumeSnapshotClass nothing is known but the names of the CO.
 pub(super) fn check_parameters(parameters: &Parameters) -> Result<()> {
@@ -67,7 +67,7 @@ impl Local {
             io(|| meta.write(&folder).and_then(|()| root.commit(&folder, Objects::Snapshots, id.volume.uuid)))
         });
         if let Err(error) = made {
-            let _ = self.remove(&root, &folder).await;
+            let _ = trash::remove(self.host.as_ref(), &root, &folder).await;
             return Err(error);
         }
         snapshot(&meta)

@@ -13,7 +13,7 @@ use super::attach::object_of;
 use super::meta::{Meta, Origin};
 use super::params::{self, Kind, Plan};
 use super::root::{self, Objects, Root};
-use super::{CLUSTER, GRANULE, Local, directory, failed, io, loops};
+use super::{CLUSTER, GRANULE, Local, directory, failed, io, loops, trash};
 
 /// What a new volume starts from.
 struct Start {
@@ -63,7 +63,7 @@ impl Local {
             Ok(meta) => meta,
             Err(error) => {
                 // It was never a volume, and the next attempt starts anew.
-                let _ = self.remove(&root, &folder).await;
+                let _ = trash::remove(self.host.as_ref(), &root, &folder).await;
                 return Err(error);
             }
         };
@@ -150,7 +150,7 @@ impl Local {
 
     /// An empty folder to make an object in. What an attempt before left in it goes.
     pub(super) async fn making(&self, root: &Root, uuid: Uuid) -> Result<PathBuf> {
-        self.remove(root, &root.making(uuid)).await?;
+        trash::remove(self.host.as_ref(), root, &root.making(uuid)).await?;
         io(|| root.make(uuid))
     }
 
