@@ -97,11 +97,12 @@ impl Local {
     /// After a start nothing is on its way: a device that shows no file system and that nobody holds was left by a kill.
     pub(super) async fn free_devices(&self, root: &Root) -> Result<()> {
         let host = self.host.as_ref();
-        let mut ours = Vec::new();
-        for uuid in io(|| root.uuids(Objects::Volumes))? {
-            ours.extend(loops::on(host, &root::image(&root.object(Objects::Volumes, uuid))).await?);
-        }
-        for device in ours {
+        for device in loops::list()? {
+            let image = device.volume().map(|uuid| root::image(&root.object(Objects::Volumes, uuid)));
+            let Some(image) = image else { continue };
+            if !loops::on(host, &image).await?.contains(&device) {
+                continue;
+            }
             copy::thaw_all(host, &device.device).await;
             if holders::of(&device.device).await.is_some() {
                 continue;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::sys::stat::{major, minor};
 use serde::Deserialize;
+use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, Host, Output, holders};
@@ -23,6 +24,13 @@ pub(super) struct Loop {
     /// As the kernel shows it now; with ` (deleted)` behind it when it is.
     pub(super) file: PathBuf,
     pub(super) read_only: bool,
+}
+
+impl Loop {
+    /// The volume whose image it has, by the name of the file: to be proved by `on`.
+    pub(super) fn volume(&self) -> Option<Uuid> {
+        Uuid::try_parse(self.file.parent()?.file_name()?.to_str()?).ok()
+    }
 }
 
 /// Every loop device of this node that has a file. A listing that fails is an error, never "none".
