@@ -17,7 +17,7 @@ use crate::id::{SnapshotId, VolumeId};
 pub(crate) use types::{
     Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
     FormatMark, Image, Listing, Mode, Offer, Page, Parameters, Places, Publish, Segments, Severity, Shown,
-    SizeRange, Snapshot, Source, Target, Volume, VolumeState,
+    SizeRange, Snapshot, Source, Target, Volume, VolumeState, is_in, is_static,
 };
 
 /// A storage system. Every method may be repeated without harm. What only some offer answers `Unbuilt` by itself.
@@ -116,6 +116,7 @@ pub(crate) trait Backend: Send + Sync {
     }
 }
 
-fn unbuilt<T>(what: &str) -> Result<T> {
+/// The answer to a call that this backend does not offer.
+pub(crate) fn unbuilt<T>(what: &str) -> Result<T> {
     Err(Error::Unbuilt(format!("{what}: this backend does not offer it in this version of the driver")))
 }

@@ -1,4 +1,7 @@
-//! Which known name a misspelt one is nearest to, for messages.
+//! Names of parameters: those of the CO, and which known one a misspelt one is nearest to, for messages.
+
+/// What names of the CO begin with: secrets, the filesystem, and whose claim it is.
+pub(super) const RESERVED: &str = "csi.storage.k8s.io/";
 
 /// Case counts for nothing. Empty where nothing is known.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a &'static str>) -> &'static str {

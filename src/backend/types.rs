@@ -171,9 +171,13 @@ impl Places {
 
     /// Whether something that is reached from `place` alone will do. `preferred` is a wish.
     pub(crate) fn admit(&self, place: &Segments) -> bool {
-        let within = |wanted: &Segments| wanted.iter().all(|(key, value)| place.get(key) == Some(value));
-        self.requisite.is_empty() || self.requisite.iter().any(within)
+        self.requisite.is_empty() || self.requisite.iter().any(|wanted| is_in(place, wanted))
     }
+}
+
+/// Whether a place has all labels of the one that is wanted.
+pub(crate) fn is_in(place: &Segments, wanted: &Segments) -> bool {
+    wanted.iter().all(|(key, value)| place.get(key) == Some(value))
 }
 
 #[derive(Debug, Clone)]
@@ -278,8 +282,13 @@ pub(crate) struct Target {
 impl Target {
     /// An image that somebody else made and named as a volume: never formatted.
     pub(crate) fn is_static(&self) -> bool {
-        self.context.get("staticVolume").is_some_and(|value| value == "true")
+        is_static(&self.context)
     }
+}
+
+/// By its volume context.
+pub(crate) fn is_static(context: &Parameters) -> bool {
+    context.get("staticVolume").is_some_and(|value| value == "true")
 }
 
 /// An image by name; printed as `rbd` takes it. (A backend without pools has its root folder there.)

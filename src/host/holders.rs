@@ -6,8 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::sys::stat::{major, minor};
-
+use super::device_number;
 use super::mountinfo::{self, Mount};
 
 /// The holders in words; None where /proc and /sys show none. Reads them on a thread of its own.
@@ -19,7 +18,7 @@ pub(crate) async fn of(device: &Path) -> Option<String> {
 
 fn find(device: &Path) -> BTreeSet<String> {
     let Ok(number) = fs::metadata(device).map(|meta| meta.rdev()) else { return BTreeSet::new() };
-    let number = format!("{}:{}", major(number), minor(number));
+    let number = device_number(number);
     let mut found = stacked(&number);
     found.extend(loops(device));
     let mut namespaces = BTreeSet::new();

@@ -17,6 +17,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::error::Error;
+
 use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
 
 /// More than any listing of ours takes; an `rbd` that aborts can print without end.
@@ -70,8 +72,10 @@ impl Host for Linux {
         result
     }
 
-    fn mounts(&self) -> io::Result<Vec<Mount>> {
-        Ok(mountinfo::parse(&std::fs::read("/proc/self/mountinfo")?))
+    fn mounts(&self) -> crate::error::Result<Vec<Mount>> {
+        let read = std::fs::read("/proc/self/mountinfo");
+        let text = read.map_err(|error| Error::internal("reading the mounts of this node", error))?;
+        Ok(mountinfo::parse(&text))
     }
 
     async fn mount(&self, what: MountCall) -> io::Result<()> {

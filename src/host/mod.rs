@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use nix::libc::dev_t;
+use nix::sys::stat::{major, minor};
+
+use crate::error::Result;
 
 pub(crate) use mountinfo::Mount;
 
@@ -17,7 +21,7 @@ pub(crate) trait Host: Send + Sync {
     /// Runs a program to its end. A program that fails, by exit status, signal or deadline, is a `CmdError`.
     async fn run(&self, cmd: Cmd) -> Result<Output, CmdError>;
     /// The mounts of the driver's own mount namespace.
-    fn mounts(&self) -> io::Result<Vec<Mount>>;
+    fn mounts(&self) -> Result<Vec<Mount>>;
     async fn mount(&self, what: MountCall) -> io::Result<()>;
     /// Takes away the topmost mount at this path. A path that is no mount point is `InvalidInput`.
     async fn unmount(&self, path: &Path) -> io::Result<()>;
@@ -120,4 +124,9 @@ pub(crate) enum MountCall {
     Filesystem { device: PathBuf, target: PathBuf, fs_type: String, options: Vec<String> },
     /// A directory or file shown at another place.
     Bind { source: PathBuf, target: PathBuf, options: Vec<String>, read_only: bool },
+}
+
+/// A device as the kernel's own files name it: `major:minor`.
+pub(crate) fn device_number(device: dev_t) -> String {
+    format!("{}:{}", major(device), minor(device))
 }

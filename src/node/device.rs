@@ -5,16 +5,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::sys::stat::{major, minor};
-
-use crate::host::Mount;
+use crate::host::{Mount, device_number};
 
 pub(super) const SYS: &str = "/sys";
 
 /// The number of the device that a device node names.
 pub(super) fn number(node: &Path) -> io::Result<String> {
-    let number = node.metadata()?.rdev();
-    Ok(format!("{}:{}", major(number), minor(number)))
+    Ok(device_number(node.metadata()?.rdev()))
 }
 
 /// The device that a staged volume shows; None for a folder.

@@ -15,7 +15,7 @@ impl Node {
     /// Answers the size of the volume in bytes.
     pub(crate) async fn expand(&self, request: &ExpandVolume) -> Result<u64> {
         let volume = &request.volume;
-        let mounts = self.mounts()?;
+        let mounts = self.host.mounts()?;
         let found = find(&mounts, volume, &request.path)?.staged;
         let told = request.staging.as_ref().map(|staging| stage::place(staging, volume));
         let staged =

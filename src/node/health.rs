@@ -13,7 +13,7 @@ use super::{Kind, Node, is_staged, kind};
 impl Node {
     /// `NotFound` where the volume is not staged here.
     pub(crate) fn health(&self, volume: &str) -> Result<Vec<Ailment>> {
-        let mounts = self.mounts()?;
+        let mounts = self.host.mounts()?;
         let staged = mounts
             .iter()
             .find(|mount| is_staged(mount, volume))

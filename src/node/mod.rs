@@ -83,13 +83,9 @@ impl Node {
         self.backend.storage_health()
     }
 
-    fn mounts(&self) -> Result<Vec<Mount>> {
-        self.host.mounts().map_err(|error| Error::internal("reading the mounts of this node", error))
-    }
-
     /// The topmost mount at a path.
     fn mount_at(&self, path: &Path) -> Result<Option<Mount>> {
-        Ok(self.mounts()?.into_iter().rfind(|mount| mount.target == path))
+        Ok(self.host.mounts()?.into_iter().rfind(|mount| mount.target == path))
     }
 
     /// Takes away every mount at a path, and the path. Works on mounts whose device is gone.

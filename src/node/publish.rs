@@ -13,7 +13,7 @@ use super::{Node, PublishVolume, make_mount_point, remove, resolved};
 impl Node {
     pub(crate) async fn publish(&self, request: &PublishVolume) -> Result<()> {
         let (source, target) = (place(&request.staging, &request.volume), resolved(&request.path));
-        let mounts = self.mounts()?;
+        let mounts = self.host.mounts()?;
         let staged = mounts.iter().rfind(|mount| mount.target == source).ok_or_else(|| {
             Error::Precondition(format!(
                 "volume {} is not staged at {}: stage it first",

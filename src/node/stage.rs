@@ -55,7 +55,7 @@ impl Node {
                 self.backend.attached(volume).await?
             }
         };
-        let mounts = self.mounts()?;
+        let mounts = self.host.mounts()?;
         let staged = mounts.iter().rfind(|mount| mount.target == place);
         if let Some(target) = staged.and_then(|staged| published(&mounts, staged)) {
             return Err(Error::Precondition(format!(
@@ -89,7 +89,7 @@ impl Node {
     fn staged_elsewhere(&self, volume: &str, attached: &Attached, place: &Path) -> Result<Option<PathBuf>> {
         let Shown::Device(device) = &attached.shown else { return Ok(None) };
         let shows = |mount: &Mount| is_staged(mount, volume) && device_of(mount).as_ref() == Some(device);
-        let mounts = self.mounts()?;
+        let mounts = self.host.mounts()?;
         Ok(mounts.into_iter().find(|mount| mount.target != place && shows(mount)).map(|mount| mount.target))
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Part {
 
 impl Node {
     pub(crate) async fn usage(&self, volume: &str, path: &Path) -> Result<Usage> {
-        let mounts = self.mounts()?;
+        let mounts = self.host.mounts()?;
         let path = find(&mounts, volume, path)?.shown.target.clone();
         self.ask(path).await
     }

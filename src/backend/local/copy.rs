@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::error::{Error, Result};
-use crate::host::{Cmd, Host, holders};
+use crate::host::{Cmd, Host, Mount, holders};
 use crate::ops::Ops;
 
 use super::{failed, io, loops};
@@ -22,7 +22,7 @@ const SLOWEST: u64 = 4 << 20;
 /// Where the content of an image shows on this node.
 struct Use {
     device: PathBuf,
-    /// Mounts of its filesystem that may be written to.
+    /// Mounts of the filesystem on it; none where it is used as a block device.
     mounts: Vec<PathBuf>,
 }
 
@@ -144,9 +144,8 @@ async fn uses(host: &dyn Host, image: &Path) -> Result<Vec<Use>> {
 }
 
 fn mounts_of(host: &dyn Host, device: &Path) -> Result<Vec<PathBuf>> {
-    let mounts = host.mounts().map_err(|error| Error::internal("reading the mounts of this node", error))?;
-    let writable = mounts.into_iter().filter(|mount| mount.source == device && mount.root == Path::new("/"));
-    Ok(writable.map(|mount| mount.target).collect())
+    let whole = |mount: &Mount| mount.source == device && !mount.is_part();
+    Ok(host.mounts()?.into_iter().filter(whole).map(|mount| mount.target).collect())
 }
 
 /// What programs have written goes from memory to the image: not more than a power cut leaves is promised, and this is

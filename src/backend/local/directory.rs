@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::host::{Host, Mount};
 
 use super::meta::Meta;
-use super::quota::{Quotas, mount_of, mounts};
+use super::quota::{Quotas, mount_of};
 use super::root::{self, Root};
 use super::{Local, failed, io};
 
@@ -80,6 +80,6 @@ pub(super) fn shown_at(host: &dyn Host, folder: &Path) -> Result<Option<PathBuf>
     let inside =
         folder.strip_prefix(&around.target).map_or_else(|_| folder.clone(), |tail| around.root.join(tail));
     let bound = |mount: &Mount| mount.device == around.device && mount.root.starts_with(&inside);
-    let found = mounts(host)?.into_iter().find(|mount| bound(mount) || mount.target.starts_with(&folder));
+    let found = host.mounts()?.into_iter().find(|mount| bound(mount) || mount.target.starts_with(&folder));
     Ok(found.map(|mount| mount.target))
 }

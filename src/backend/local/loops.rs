@@ -8,12 +8,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::stat::{major, minor};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::host::{Cmd, CmdError, Host, Output, holders};
+use crate::host::{Cmd, CmdError, Host, Output, device_number, holders};
 
 const DETACH_TRIES: u32 = 5;
 const DETACH_AGAIN: Duration = Duration::from_millis(200);
@@ -69,7 +68,7 @@ pub(super) async fn on(host: &dyn Host, image: &Path) -> Result<Vec<Loop>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::internal(format!("looking at {}", image.display()), error)),
     };
-    let wanted = Inode { number: meta.ino(), device: format!("{}:{}", major(meta.dev()), minor(meta.dev())) };
+    let wanted = Inode { number: meta.ino(), device: device_number(meta.dev()) };
     let mut found = Vec::new();
     for candidate in candidates {
         if inode(host, &candidate.device).await?.as_ref() == Some(&wanted) {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::names::nearest;
+use crate::backend::names::{RESERVED, nearest};
 use crate::backend::{Access, CreateVolume, Parameters};
 use crate::error::{Error, Result};
 
@@ -39,8 +39,6 @@ pub(super) struct Plan {
 const BUILT: &[&str] = &["volumeType", "mkfsOptions", "directIO"];
 /// What ControllerModifyVolume can change.
 const MUTABLE: &[&str] = &["directIO"];
-/// Names of the CO: secrets, the filesystem, and whose claim it is.
-const RESERVED: &str = "csi.storage.k8s.io/";
 
 impl Plan {
     pub(super) fn parse(request: &CreateVolume) -> Result<Self> {

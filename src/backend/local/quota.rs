@@ -88,12 +88,8 @@ impl<'a> Quotas<'a> {
 
 /// The mount that holds a path (without symlinks).
 pub(super) fn mount_of(host: &dyn Host, path: &Path) -> Result<Mount> {
-    let around = mounts(host)?.into_iter().filter(|mount| path.starts_with(&mount.target));
+    let around = host.mounts()?.into_iter().filter(|mount| path.starts_with(&mount.target));
     // The last of the deepest: what is mounted over another hides it.
     let deepest = around.max_by_key(|mount| mount.target.components().count());
     deepest.ok_or_else(|| Error::broken(format!("no mount holds {}", path.display())))
-}
-
-pub(super) fn mounts(host: &dyn Host) -> Result<Vec<Mount>> {
-    host.mounts().map_err(|error| Error::internal("reading the mounts of this node", error))
 }

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use uuid::Uuid;
 
+use crate::backend::names::RESERVED;
 use crate::backend::{CreateSnapshot, Listing, Page, Parameters, Snapshot};
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid};
@@ -17,7 +18,7 @@ use super::{CLUSTER, Local, failed, io, trash};
 
 /// Of a VolumeSnapshotClass nothing is known but the names of the CO.
 pub(super) fn check_parameters(parameters: &Parameters) -> Result<()> {
-    match parameters.keys().find(|name| !name.starts_with("csi.storage.k8s.io/")) {
+    match parameters.keys().find(|name| !name.starts_with(RESERVED)) {
         Some(name) => Err(Error::Invalid(format!(
             "snapshot parameter {name:?} is not known to --type=local: leave it out"
         ))),

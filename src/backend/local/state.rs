@@ -6,7 +6,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use uuid::Uuid;
 
 use crate::backend::{
-    Ailment, Capacity, CapacityQuery, Image, Listing, Page, Parameters, Severity, Volume, VolumeState,
+    Ailment, Capacity, CapacityQuery, Image, Listing, Page, Parameters, Severity, Volume, VolumeState, is_in,
 };
 use crate::error::{Error, Result, chain};
 use crate::id::VolumeId;
@@ -32,10 +32,7 @@ impl Local {
 
     pub(super) async fn free_capacity(&self, query: &CapacityQuery) -> Result<Capacity> {
         params::kind(&query.parameters)?;
-        let here = query.place.as_ref().is_none_or(|place| {
-            let own = self.segments();
-            place.iter().all(|(key, value)| own.get(key) == Some(value))
-        });
+        let here = query.place.as_ref().is_none_or(|wanted| is_in(&self.segments(), wanted));
         let root = self.root().await?;
         let available = if here { io(|| self.room.free(&root))? } else { 0 };
         Ok(Capacity { available, maximum: available / GRANULE * GRANULE, minimum: GRANULE })

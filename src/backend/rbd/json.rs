@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+use super::DEFAULT_OBJECT_SIZE;
+
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Info {
     pub(super) id: String,
@@ -23,7 +25,7 @@ pub(super) struct Info {
 }
 
 fn default_object_size() -> u64 {
-    4 << 20
+    DEFAULT_OBJECT_SIZE
 }
 
 impl Info {

@@ -1,6 +1,6 @@
 //! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
 
-use crate::backend::names::nearest;
+use crate::backend::names::{RESERVED, nearest};
 use crate::backend::{CreateVolume, Parameters};
 use crate::error::{Error, Result};
 use crate::id::{is_cluster_id, is_plain};
@@ -71,8 +71,7 @@ const IGNORED: &[&str] = &[
     "csiNodePublishSecretName",
 ];
 
-/// Names of the CO: secrets, the filesystem, and whose claim it is.
-const RESERVED: &str = "csi.storage.k8s.io/";
+/// Names of the CO that are kept as image metadata.
 const LABELS: &[&str] =
     &["csi.storage.k8s.io/pv/name", "csi.storage.k8s.io/pvc/name", "csi.storage.k8s.io/pvc/namespace"];
 

@@ -1,6 +1,6 @@
 //! What is offered: by the plugin, by its controller and by its node, for each offer of the backend.
 
-use crate::backend::Offer;
+use crate::backend::{Offer, unbuilt};
 use crate::csi::proto::controller_service_capability as controller_capability;
 use crate::csi::proto::controller_service_capability::rpc::Type as ControllerRpc;
 use crate::csi::proto::node_service_capability as node_capability;
@@ -12,7 +12,7 @@ use crate::csi::proto::{
     ControllerGetCapabilitiesResponse, ControllerServiceCapability, GetPluginCapabilitiesResponse,
     NodeGetCapabilitiesResponse, NodeServiceCapability, PluginCapability,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 const CONTROLLER: &[ControllerRpc] = &[
     ControllerRpc::CreateDeleteVolume,
@@ -31,10 +31,7 @@ const NODE: &[NodeRpc] = &[
 
 /// Refuses a call that the backend does not offer, before anything in it is looked at.
 pub(crate) fn need(offered: bool, call: &str) -> Result<()> {
-    if offered {
-        return Ok(());
-    }
-    Err(Error::Unbuilt(format!("{call}: this backend does not offer it in this version of the driver")))
+    if offered { Ok(()) } else { unbuilt(call) }
 }
 
 pub(crate) fn plugin(controller: bool, offers: &[Offer]) -> GetPluginCapabilitiesResponse {

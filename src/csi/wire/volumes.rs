@@ -1,6 +1,8 @@
 //! The messages of single volumes: create, publish, validate, expand, modify.
 
-use crate::backend::{CreateVolume, Offer, Parameters, Publish, Segments, SizeRange, Source, Volume};
+use crate::backend::{
+    CreateVolume, Offer, Parameters, Publish, Segments, SizeRange, Source, Volume, is_static,
+};
 use crate::cluster::Secrets;
 use crate::csi::proto;
 use crate::csi::proto::validate_volume_capabilities_response::Confirmed;
@@ -81,7 +83,7 @@ pub(crate) fn publish(
     text("volume_id", &request.volume_id)?;
     let capability = capability::one(request.volume_capability.as_ref())?;
     let node = node_id(&request.node_id)?;
-    if request.volume_context.get("staticVolume").is_some_and(|value| value == "true") {
+    if is_static(&request.volume_context) {
         return Ok(None);
     }
     let id = existing_id("volume_id", &request.volume_id)?;
