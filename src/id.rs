@@ -81,15 +81,15 @@ impl fmt::Display for VolumeId {
 /// no index.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SnapshotId {
-    /// Cluster and pool of the source, and the uuid of the snapshot.
-    pub(crate) volume: VolumeId,
+    /// What a volume in the place of the snapshot would have: cluster and pool of the source, and the snapshot's uuid.
+    pub(crate) own: VolumeId,
     /// The uuid of the source.
     pub(crate) source: Uuid,
 }
 
 impl SnapshotId {
     pub(crate) fn new(source: &VolumeId, uuid: Uuid) -> Self {
-        Self { volume: VolumeId { uuid, ..source.clone() }, source: source.uuid }
+        Self { own: VolumeId { uuid, ..source.clone() }, source: source.uuid }
     }
 
     /// Reads `<volume id>-<source uuid, base64url>`.
@@ -103,21 +103,21 @@ impl SnapshotId {
 
     /// The volume that it was taken of.
     pub(crate) fn source_volume(&self) -> VolumeId {
-        VolumeId { uuid: self.source, ..self.volume.clone() }
+        VolumeId { uuid: self.source, ..self.own.clone() }
     }
 }
 
 impl fmt::Display for SnapshotId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.volume, URL_SAFE_NO_PAD.encode(self.source.as_bytes()))
+        write!(f, "{}-{}", self.own, URL_SAFE_NO_PAD.encode(self.source.as_bytes()))
     }
 }
 
 fn parse_snapshot(text: &str) -> Option<SnapshotId> {
     // The base64 text may hold dashes itself; its length is fixed.
-    let (volume, source) = text.split_at_checked(text.len().checked_sub(22)?)?;
+    let (own, source) = text.split_at_checked(text.len().checked_sub(22)?)?;
     let source = URL_SAFE_NO_PAD.decode(source).ok()?;
-    Some(SnapshotId { volume: parse_v1(volume.strip_suffix('-')?)?, source: Uuid::from_slice(&source).ok()? })
+    Some(SnapshotId { own: parse_v1(own.strip_suffix('-')?)?, source: Uuid::from_slice(&source).ok()? })
 }
 
 fn parse_v1(text: &str) -> Option<VolumeId> {

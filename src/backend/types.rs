@@ -149,7 +149,7 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn uuid(&self) -> Uuid {
         match self {
-            Self::Snapshot(id) => id.volume.uuid,
+            Self::Snapshot(id) => id.own.uuid,
             Self::Volume(id) => id.uuid,
         }
     }
@@ -256,7 +256,6 @@ pub(crate) struct CreateSnapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) id: SnapshotId,
-    pub(crate) source: VolumeId,
     /// Bytes: the least size of a volume made from it.
     pub(crate) size: u64,
     pub(crate) created: SystemTime,

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
-use uuid::Uuid;
 
 use crate::backend::{Attach, Attached, FormatMark, Image, Shown, Target};
 use crate::error::{Error, Result, chain};
@@ -17,7 +16,7 @@ use super::loops::{self, Loop};
 use super::meta::Meta;
 use super::params::Kind;
 use super::root::{self, Objects, Root};
-use super::{Local, copy, directory, failed, folder, io};
+use super::{Local, copy, directory, failed, folder, image_of, io, uuid_of};
 
 impl Local {
     pub(super) async fn locate_image(&self, target: &Target) -> Result<Image> {
@@ -30,8 +29,7 @@ impl Local {
         let id = VolumeId::parse(&target.volume).map_err(|error| Error::NotFound(error.to_string()))?;
         let root = self.root().await?;
         self.volume(&root, &id)?;
-        let pool = root.path_now().to_string_lossy().into_owned();
-        Ok(Image { pool, namespace: String::new(), name: id.uuid.to_string() })
+        Ok(image_of(&root.path_now(), id.uuid))
     }
 
     pub(super) async fn attach_image(&self, request: &Attach) -> Result<Attached> {
@@ -63,9 +61,8 @@ impl Local {
     pub(super) async fn attached_images(&self, volume: &str) -> Result<Vec<Image>> {
         let Ok(id) = VolumeId::parse(volume) else { return Ok(Vec::new()) };
         let mut images = Vec::new();
-        for pool in self.roots().await {
-            let (namespace, name) = (String::new(), id.uuid.to_string());
-            let image = Image { pool: pool.to_string_lossy().into_owned(), namespace, name };
+        for root in self.roots().await {
+            let image = image_of(&root, id.uuid);
             if !self.devices_of(&image, None).await?.is_empty() {
                 images.push(image);
             }
@@ -130,9 +127,11 @@ impl Local {
     /// Devices of an image. The one that was mounted is the volume's, whatever has become of the root; where the root is
     /// not there, so is one whose file has the name that it had, or has now.
     async fn devices_of(&self, image: &Image, shown: Option<&Path>) -> Result<Vec<Loop>> {
-        let here = root::image(&folder(image)?);
-        let image_in = |root: &PathBuf| root::image(&root.join("volumes").join(&image.name));
-        let names: Vec<PathBuf> = self.roots().await.iter().map(image_in).chain([here.clone()]).collect();
+        let uuid = uuid_of(image)?;
+        let file_in = |root: &Path| root::image(&root::object(root, Objects::Volumes, uuid));
+        let here = file_in(Path::new(&image.pool));
+        let names: Vec<PathBuf> =
+            self.roots().await.iter().map(|root| file_in(root)).chain([here.clone()]).collect();
         let known = |device: &Loop| !here.exists() && names.iter().any(|name| same(&device.file, name));
         let mounted = |device: &Loop| shown == Some(&device.device) && loops::same_tail(&device.file, &here);
         let mut devices = loops::on(self.host.as_ref(), &here).await?;
@@ -215,10 +214,4 @@ fn whole(file: &Path, meta: &Meta) -> Result<()> {
 fn same(shown: &Path, file: &Path) -> bool {
     let text = shown.to_string_lossy();
     shown == file || text.strip_suffix(" (deleted)").is_some_and(|name| Path::new(name) == file)
-}
-
-/// An object of a snapshot or volume, by the text of its uuid.
-pub(super) fn object_of(root: &Root, objects: Objects, uuid: Uuid) -> Result<Option<(PathBuf, Meta)>> {
-    let folder = root.object(objects, uuid);
-    Ok(io(|| Meta::read(&folder))?.map(|meta| (folder, meta)))
 }

@@ -35,6 +35,7 @@ use crate::id::{Pool, SnapshotId, VolumeId, node_number, snapshot_uuid, volume_u
 use crate::ops::Ops;
 
 use copy::Copies;
+use meta::Meta;
 use params::{Kind, Plan};
 use room::Room;
 use root::{Objects, Root};
@@ -294,10 +295,25 @@ impl Backend for Local {
     }
 }
 
-/// The folder of an object of this objects whose data a request names.
+/// The folder of an object, and what is written there; None where there is no such object.
+fn object_of(root: &Root, objects: Objects, uuid: Uuid) -> Result<Option<(PathBuf, Meta)>> {
+    let folder = root.object(objects, uuid);
+    Ok(io(|| Meta::read(&folder))?.map(|meta| (folder, meta)))
+}
+
+/// A volume as the node names it: the root in place of a pool, and the uuid.
+fn image_of(root: &Path, uuid: Uuid) -> Image {
+    let pool = root.to_string_lossy().into_owned();
+    Image { pool, namespace: String::new(), name: uuid.to_string() }
+}
+
+/// The folder of the volume that an image is the name of.
 fn folder(image: &Image) -> Result<PathBuf> {
-    let uuid = Uuid::try_parse(&image.name).map_err(|_| {
+    Ok(root::object(Path::new(&image.pool), Objects::Volumes, uuid_of(image)?))
+}
+
+fn uuid_of(image: &Image) -> Result<Uuid> {
+    Uuid::try_parse(&image.name).map_err(|_| {
         Error::Precondition(format!("image {image} is none of --type=local: another driver staged it"))
-    })?;
-    Ok(root::object(Path::new(&image.pool), Objects::Volumes, uuid))
+    })
 }

@@ -13,10 +13,11 @@ use super::meta::Meta;
 use super::params::Kind;
 use super::root::{self, Objects, Root};
 
-/// Promises that are being made: bytes.
-#[derive(Default)]
+/// The room below the root.
 pub(super) struct Room {
+    /// How many times it may be promised.
     overcommit: f64,
+    /// Bytes of the promises that are being made.
     pending: Mutex<u64>,
 }
 
@@ -78,7 +79,7 @@ impl Drop for Promise<'_> {
 }
 
 /// Bytes that the filesystem gives to users without privileges.
-pub(super) fn available(path: &Path) -> Result<u64> {
+fn available(path: &Path) -> Result<u64> {
     let stat = statvfs(path)
         .map_err(|errno| failed(&format!("asking how full {} is", path.display()), errno.into()))?;
     Ok(stat.blocks_available() * stat.fragment_size())

@@ -9,12 +9,11 @@ use crate::backend::{CreateSnapshot, Listing, Page, Parameters, Snapshot};
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid};
 
-use super::attach::object_of;
 use super::meta::{Meta, Origin};
 use super::params::Kind;
 use super::root::{self, Objects, Root};
 use super::state::page_of;
-use super::{CLUSTER, Local, failed, io, trash};
+use super::{CLUSTER, Local, failed, io, object_of, trash};
 
 /// Of a VolumeSnapshotClass nothing is known but the names of the CO.
 pub(super) fn check_parameters(parameters: &Parameters) -> Result<()> {
@@ -30,7 +29,7 @@ impl Local {
     pub(super) async fn create_snapshot(&self, request: &CreateSnapshot) -> Result<Snapshot> {
         let root = self.root().await?;
         let id = SnapshotId::new(&request.source, snapshot_uuid(&self.instance, CLUSTER, &request.name));
-        if let Some((_, meta)) = object_of(&root, Objects::Snapshots, id.volume.uuid)? {
+        if let Some((_, meta)) = object_of(&root, Objects::Snapshots, id.own.uuid)? {
             if meta.id != id.to_string() {
                 return Err(Error::Conflict(format!(
                     "snapshot {:?} exists, of {}, where one of {} is asked for",
@@ -58,14 +57,14 @@ impl Local {
             .blocks()
             * 512;
         let _promise = io(|| self.room.promise(&root, held))?;
-        let folder = self.making(&root, id.volume.uuid).await?;
+        let folder = self.making(&root, id.own.uuid).await?;
         let mut meta = Meta::new(id.to_string(), request.name.clone(), Kind::Image, from.size);
         meta.source = Some(Origin::Volume(request.source.to_string()));
         meta.format = from.format;
         let copied = self.copies.copy(self.host.as_ref(), &image, &root::image(&folder)).await;
         let made = copied.and_then(|shared| {
             meta.shared = shared;
-            io(|| meta.write(&folder).and_then(|()| root.commit(&folder, Objects::Snapshots, id.volume.uuid)))
+            io(|| meta.write(&folder).and_then(|()| root.commit(&folder, Objects::Snapshots, id.own.uuid)))
         });
         if let Err(error) = made {
             let _ = trash::remove(self.host.as_ref(), &root, &folder).await;
@@ -75,18 +74,18 @@ impl Local {
     }
 
     pub(super) fn snapshot_state(&self, root: &Root, id: &SnapshotId) -> Result<Snapshot> {
-        let found = object_of(root, Objects::Snapshots, id.volume.uuid)?
-            .filter(|(_, meta)| meta.id == id.to_string());
+        let found =
+            object_of(root, Objects::Snapshots, id.own.uuid)?.filter(|(_, meta)| meta.id == id.to_string());
         let (_, meta) = found
             .ok_or_else(|| Error::NotFound(format!("snapshot {id} does not exist on node {}", self.node)))?;
         snapshot(&meta)
     }
 
     pub(super) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<()> {
-        let (root, uuid) = (self.root().await?, id.volume.uuid);
+        let (root, uuid) = (self.root().await?, id.own.uuid);
         match object_of(&root, Objects::Snapshots, uuid)? {
             Some((_, meta)) if meta.id == id.to_string() => io(|| root.discard(Objects::Snapshots, uuid))?,
-            _ => self.prove_absent(&root, &id.volume)?,
+            _ => self.prove_absent(&root, &id.own)?,
         }
         self.empty_trash(&root, uuid).await
     }
@@ -109,6 +108,5 @@ pub(super) fn of(root: &Root, source: Option<&VolumeId>, page: &Page) -> Result<
 }
 
 fn snapshot(meta: &Meta) -> Result<Snapshot> {
-    let id = SnapshotId::parse(&meta.id)?;
-    Ok(Snapshot { source: id.source_volume(), id, size: meta.size, created: meta.created() })
+    Ok(Snapshot { id: SnapshotId::parse(&meta.id)?, size: meta.size, created: meta.created() })
 }

@@ -9,11 +9,10 @@ use crate::backend::{CreateVolume, Parameters, SizeRange, Source, Volume};
 use crate::error::{Error, Result};
 use crate::id::{VolumeId, volume_uuid};
 
-use super::attach::object_of;
 use super::meta::{Meta, Origin};
 use super::params::{self, Kind, Plan};
 use super::root::{self, Objects, Root};
-use super::{CLUSTER, GRANULE, Local, directory, failed, io, loops, trash};
+use super::{CLUSTER, GRANULE, Local, directory, failed, io, loops, object_of, trash};
 
 /// What a new volume starts from.
 struct Start {
@@ -202,7 +201,7 @@ impl Local {
     /// NOT_FOUND is final for the provisioner; one that is on another node makes it look there.
     fn no_source(&self, source: &Source, what: &str) -> Error {
         let pool = match source {
-            Source::Snapshot(id) => &id.volume.pool,
+            Source::Snapshot(id) => &id.own.pool,
             Source::Volume(id) => &id.pool,
         };
         if *pool == self.id(source.uuid()).pool {

@@ -51,7 +51,7 @@ impl Controller {
         // The last snapshot of a deleted source may take what is left of the source with it.
         let operation = Operation {
             sources: vec![id.source.to_string()],
-            ..Operation::of("DeleteSnapshot", id.volume.uuid.to_string(), fingerprint)
+            ..Operation::of("DeleteSnapshot", id.own.uuid.to_string(), fingerprint)
         };
         let (backend, secrets) = (self.backend.clone(), Secrets::new(request.secrets));
         self.ops.run(operation, async move { backend.delete_snapshot(&id, &secrets).await }).await?;

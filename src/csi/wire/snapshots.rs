@@ -35,7 +35,7 @@ pub(crate) fn told(snapshot: &Snapshot, place: Option<Segments>) -> proto::Snaps
     proto::Snapshot {
         size_bytes: signed(snapshot.size),
         snapshot_id: snapshot.id.to_string(),
-        source_volume_id: snapshot.source.to_string(),
+        source_volume_id: snapshot.id.source_volume().to_string(),
         creation_time: Some(snapshot.created.into()),
         ready_to_use: true,
         group_snapshot_id: String::new(),
@@ -67,7 +67,7 @@ pub(crate) fn filter(request: &proto::ListSnapshotsRequest) -> Filter {
 
 /// The one snapshot asked for, if it is there and lies behind the place where the page starts.
 pub(crate) fn only(snapshot: Option<Snapshot>, after: Option<Uuid>) -> Listing<Snapshot> {
-    let behind = |snapshot: &Snapshot| after.is_none_or(|after| snapshot.id.volume.uuid > after);
+    let behind = |snapshot: &Snapshot| after.is_none_or(|after| snapshot.id.own.uuid > after);
     Listing { entries: snapshot.filter(behind).into_iter().collect(), next: None }
 }
 
@@ -98,7 +98,7 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         let created = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
-        Snapshot { id: id(), source: source(1), size: 5, created }
+        Snapshot { id: id(), size: 5, created }
     }
 
     #[test]
