@@ -24,7 +24,7 @@ pub(crate) enum Error {
     OutOfRange(String),
     #[error("{0}")]
     NoSpace(String),
-    /// In use, in the wrong order, or the cluster is not set up for it: somebody has to act first.
+    /// In use, in the wrong order, or the storage is not set up for it: somebody has to act first.
     #[error("{0}")]
     Precondition(String),
     #[error("{0}")]

@@ -40,7 +40,7 @@ impl identity_server::Identity for Identity {
         Ok(Response::new(offers::plugin(self.controller, self.offers)))
     }
 
-    /// Ready as soon as this can be answered, until SIGTERM; a cluster that is down is no reason to restart the driver.
+    /// Ready as soon as this can be answered, until SIGTERM; storage that is down is no reason to restart the driver.
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
         Ok(Response::new(ProbeResponse { ready: Some(!self.ops.draining()) }))
     }

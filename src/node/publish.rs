@@ -54,7 +54,7 @@ impl Node {
     }
 }
 
-/// True for a block volume. A read-only bind of a device node stops no write: the map itself has to be read-only.
+/// True for a block volume. A read-only bind of a device node stops no write: the device itself has to be read-only.
 fn fits(request: &PublishVolume, staged: &Mount, source: &Path, read_only: bool) -> Result<bool> {
     let block = request.capability.access == Access::Block;
     if block == source.is_dir() {
@@ -67,7 +67,7 @@ fn fits(request: &PublishVolume, staged: &Mount, source: &Path, read_only: bool)
     if read_only && block && !number(source).is_ok_and(|number| device_is_read_only(&number, Path::new(SYS)))
     {
         return Err(Error::Precondition(format!(
-            "volume {} is mapped read-write, and a read-only block volume needs a read-only map: use a read-only access mode",
+            "volume {} is attached read-write, and a read-only block volume needs a read-only device: use a read-only access mode",
             request.volume
         )));
     }

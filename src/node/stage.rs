@@ -51,7 +51,7 @@ impl Node {
             Found::Image(image) => vec![image],
             Found::Nothing => self.backend.attached(volume).await?,
             Found::Torn(why) => {
-                tracing::warn!(staging = %staging.display(), "the stash cannot be used ({why}): the kernel's list of maps is");
+                tracing::warn!(staging = %staging.display(), "the stash cannot be used ({why}): what is attached here is looked for instead");
                 self.backend.attached(volume).await?
             }
         };
@@ -226,7 +226,7 @@ impl Node {
                 refuse(format!("it holds {found}, no filesystem: use it as a block volume"))
             }
             (FormatMark::Done(made) | FormatMark::Growing(made), Content::Nothing) => refuse(format!(
-                "it was made {made} by this driver, and there is none now: its data has vanished or was overwritten; do not format it, look at the image {}",
+                "it was made {made} by this driver, and there is none now: its data has vanished or was overwritten; do not format it, look at what is behind it ({})",
                 attach.image
             )),
             (FormatMark::Never, Content::Nothing) if request.target.is_static() => refuse(
@@ -238,7 +238,7 @@ impl Node {
             (FormatMark::Never, Content::Nothing) => {
                 if !self.backend.is_empty(attach).await? {
                     return refuse(format!(
-                        "no signature is on it, but blocks of image {} were written: there may be data; look at it",
+                        "no signature is on it, but blocks were written: there may be data; look at what is behind it ({})",
                         attach.image
                     ));
                 }

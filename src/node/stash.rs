@@ -1,5 +1,5 @@
-//! `image-meta.json`: what NodeUnstageVolume needs and is not told. ceph-csi's schema: version 3 is written, 1 to 3 are
-//! read. Written atomically, read defensively.
+//! `image-meta.json`: what NodeUnstageVolume needs and is not told. ceph-csi's schema, whichever backend runs: version 3
+//! is written, 1 to 3 are read. Written atomically, read defensively.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

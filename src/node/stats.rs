@@ -57,7 +57,10 @@ impl Node {
 }
 
 fn hangs(path: &Path) -> Error {
-    Error::TimedOut(format!("{} does not answer: the cluster or the network behind it hangs", path.display()))
+    Error::TimedOut(format!(
+        "{} does not answer: the storage behind it, or the way there, hangs",
+        path.display()
+    ))
 }
 
 fn measure(path: &Path) -> std::io::Result<Usage> {
