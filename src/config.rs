@@ -104,7 +104,7 @@ pub(crate) struct Flags {
     /// How many rbd processes run at once (each takes some 35 MB); the rest queue
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     max_rbd_processes: u16,
-    /// Deadline of one command (rbd, rados, mkfs, mount); long removals have one on progress
+    /// Deadline of one command; work that grows with the data (removals, checks, copies) has one of its own
     #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
     command_timeout: Duration,
     /// How long SIGTERM waits for the operations in flight

@@ -1,9 +1,9 @@
-//! ceph-rbd-csi: a CSI driver for Ceph RBD, one daemon for the controller and the node.
+//! ceph-rbd-csi: a CSI driver for Ceph RBD, or for the disk of one node; one daemon for the controller and the node.
 //!
 //! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `error`: the one error
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
 //! - `ops`: work that outlives its caller, under locks
-//! - `node`: stage, publish and the way back; `fs`: filesystems
+//! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems
 //! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command; `backend::local`: files of this node
 //! - `host`: the machine: programs, mounts, who holds a device
 //!

@@ -98,7 +98,7 @@ impl Ops {
         self.stop.is_cancelled()
     }
 
-    /// Ends when nothing runs any more.
+    /// Stops, and ends when nothing runs any more.
     pub(crate) async fn drained(&self) {
         self.stop();
         self.tasks.close();

@@ -103,7 +103,7 @@ impl Node {
         Ok(())
     }
 
-    /// The same for one that has to be, or better is, mounted for it.
+    /// Grows a filesystem that its stage had to leave small, or better did, until it was mounted.
     pub(super) async fn grow_mounted(&self, mount: &Mount) -> Result<()> {
         let device = &mount.source;
         if !fs::grows_mounted(&mount.fs_type) {
