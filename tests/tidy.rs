@@ -12,6 +12,9 @@ const SERVICES: &[&str] = &["config", "cluster", "id", "error"];
 const WIRE: &[&str] = &["main.rs", "server.rs", "authority.rs", "error.rs", "csi/"];
 /// The one file that starts programs and mounts.
 const SEAM: &str = "host/linux.rs";
+/// Who may name a backend: above, nothing knows which one runs, and below, none knows another.
+const BACKENDS: &[(&str, &str)] = &[("backend::rbd", "backend/rbd/"), ("backend::local", "backend/local/")];
+const CHOOSES: &str = "main.rs";
 const MOST_LINES: usize = 400;
 /// What is not finished, and what ends the process where an error would do.
 const UNFINISHED: &[&str] = &["todo!", "unimplemented!", "TODO", "FIXME"];
@@ -35,6 +38,8 @@ const RULES: &[(Rule, &str, &str)] = &[
     (imports_downwards, "new.rs", ""),
     (knows_no_wire, "node/stage.rs", "use tonic::Status;\n"),
     (knows_no_wire, "backend/mod.rs", "use prost::Message;\n"),
+    (knows_no_backend, "node/stage.rs", "use crate::backend::rbd::Rbd;\n"),
+    (knows_no_backend, "backend/rbd/mod.rs", "use crate::backend::local::Local;\n"),
     (leaves_the_machine_to_the_host, "fs.rs", "use tokio::process::Command;\n"),
     (leaves_the_machine_to_the_host, "host/mod.rs", "sys_mount::unmount(path);\n"),
     (names_every_code, "error.rs", WILDCARD),
@@ -129,6 +134,15 @@ fn module_of(path: &str) -> &str {
 fn knows_no_wire(source: &Source) -> Vec<String> {
     let allowed = WIRE.iter().any(|place| source.path.starts_with(place));
     if allowed { Vec::new() } else { naming(source, &["tonic", "tonic_prost", "prost", "proto"]) }
+}
+
+fn knows_no_backend(source: &Source) -> Vec<String> {
+    let others = BACKENDS.iter().filter(|(_, home)| source.path != CHOOSES && !source.path.starts_with(home));
+    let named = |(name, _): &&(&str, &str)| source.text.lines().any(|line| code(line).contains(name));
+    others
+        .filter(named)
+        .map(|(name, _)| format!("it names {name}, which is for {CHOOSES} to choose"))
+        .collect()
 }
 
 fn leaves_the_machine_to_the_host(source: &Source) -> Vec<String> {
