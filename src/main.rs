@@ -120,9 +120,14 @@ fn services(config: &Config, ops: &Ops) -> Routes {
 
 fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend> {
     let Some(root) = &config.local else {
-        let names = (config.instance_id.clone(), config.cluster_name.clone());
-        let clusters = Clusters::new(config.clusters.clone());
-        return Arc::new(Rbd::new(host.clone(), clusters, names, config.command_timeout, ops.clone()));
+        return Arc::new(Rbd::new(
+            host.clone(),
+            Clusters::new(config.clusters.clone()),
+            config.instance_id.clone(),
+            config.cluster_name.clone(),
+            config.command_timeout,
+            ops.clone(),
+        ));
     };
     let names = Names {
         driver: config.driver_name.clone(),

@@ -63,7 +63,8 @@ impl Rbd {
     pub(crate) fn new(
         host: Arc<dyn Host>,
         clusters: Clusters,
-        (instance, cluster_name): (String, String),
+        instance: String,
+        cluster_name: String,
         deadline: Duration,
         ops: Ops,
     ) -> Self {
