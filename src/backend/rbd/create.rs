@@ -1,0 +1,196 @@
+//! CreateVolume: an image made by one import; what is there under its name proved whole, or made again.
+
+use std::time::{Duration, SystemTime};
+
+use uuid::Uuid;
+
+use crate::backend::{CreateVolume, Image, Parameters, Volume};
+use crate::error::{Error, Result, chain};
+use crate::host::{CmdError, End};
+use crate::id::{Pool, VolumeId, volume_uuid};
+
+use super::cli::{self, Cli, errno};
+use super::find::id_object;
+use super::params::Plan;
+use super::{DEFAULT_OBJECT_SIZE, GRANULE, Rbd, fits, meta, stream};
+
+/// Features that follow from other parameters (stripeUnit, dataPool).
+const IMPLIED: &[&str] = &["striping", "data-pool"];
+
+impl Rbd {
+    pub(super) async fn create_volume(&self, request: &CreateVolume) -> Result<Volume> {
+        let plan = Plan::parse(request, &self.cluster_name)?;
+        let access = self.clusters.access(&plan.cluster, &request.secrets)?;
+        let cli = self.cli(&access);
+        let uuid = volume_uuid(&self.instance, &plan.cluster, &request.name);
+        let id = VolumeId {
+            cluster: plan.cluster.clone(),
+            pool: Pool::Id(self.pools.id(&cli, &plan.pool).await?),
+            uuid,
+        };
+        let image = cli.image(&plan.pool, &image_name(&plan, &id));
+        if plan.prefix.is_some() {
+            self.record_name(&cli, &image, uuid, &request.name).await?;
+        }
+        let size = self.make(&cli, &plan, request, &image, uuid).await?;
+        self.trash.take_up(&access, &plan.pool);
+        Ok(Volume { id, size, context: volume_context(plan, &image), source: None })
+    }
+
+    /// One process in the common case. Where the name exists, what is there is proved whole or made again.
+    async fn make(
+        &self,
+        cli: &Cli<'_>,
+        plan: &Plan,
+        request: &CreateVolume,
+        image: &Image,
+        uuid: Uuid,
+    ) -> Result<u64> {
+        let size = size(plan, request)?;
+        let marker = meta::created(uuid, size);
+        let meta = plan.labels.iter().chain([&marker]).map(|(key, value)| (key.as_str(), value.as_str()));
+        let stream = stream::empty_image(size, meta);
+        for _ in 0..2 {
+            match cli.import(image, import_options(plan), stream.clone()).await {
+                Ok(true) => return Ok(size),
+                Ok(false) => {}
+                Err(error) => return Err(self.import_failed(cli, image, error).await),
+            }
+            match self.existing(cli, plan, request, image, uuid).await? {
+                Some(size) => return Ok(size),
+                None => self.discard_half_made(cli, image).await?,
+            }
+        }
+        Err(Error::Busy(format!("image {image} was made anew by somebody else meanwhile: ask again")))
+    }
+
+    /// The size of a whole image that is what the request asks for; None when only half of one is there.
+    async fn existing(
+        &self,
+        cli: &Cli<'_>,
+        plan: &Plan,
+        request: &CreateVolume,
+        image: &Image,
+        uuid: Uuid,
+    ) -> Result<Option<u64>> {
+        let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
+        let Some((info, meta)) = info.zip(meta) else { return Ok(None) };
+        let Some(made) = meta::created_size(&meta, uuid).filter(|made| info.size >= *made) else {
+            return Ok(None);
+        };
+        let differs = |what: String| {
+            Err(Error::Conflict(format!("volume {:?} exists as image {image}, {what}", request.name)))
+        };
+        if !request.size.admits(info.size) {
+            return differs(format!(
+                "with {} bytes (made with {made}), where {} are asked for",
+                info.size, request.size
+            ));
+        }
+        let mut features: Vec<&String> =
+            info.features.iter().filter(|name| !IMPLIED.contains(&name.as_str())).collect();
+        let mut asked: Vec<&String> = plan.features.iter().collect();
+        features.sort();
+        asked.sort();
+        if features != asked {
+            return differs(format!("with features {features:?} where {asked:?} are asked for"));
+        }
+        if info.data_pool != plan.data_pool {
+            return differs(format!(
+                "with data pool {:?} where {:?} is asked for",
+                info.data_pool, plan.data_pool
+            ));
+        }
+        Ok(Some(info.size))
+    }
+
+    /// Any code but ABORTED and DEADLINE_EXCEEDED tells the provisioner that nothing exists: so look first.
+    async fn import_failed(&self, cli: &Cli<'_>, image: &Image, error: CmdError) -> Error {
+        let what = format!("creating image {image}");
+        let denied = matches!(error.exit(), Some(errno::PERM | errno::ACCES));
+        let object = id_object(image);
+        let gone = denied || matches!(cli.object_time(&image.pool, &object).await, Ok(None));
+        match (gone, error.exit()) {
+            (_, Some(errno::TIMEDOUT)) => cli::explain(&what, error),
+            _ if matches!(error.end, End::Deadline(_)) => cli::explain(&what, error),
+            (true, Some(errno::INVAL)) => {
+                Error::Invalid(format!("{what}: {error}: the parameters do not fit together"))
+            }
+            (true, Some(errno::NOENT)) => Error::Precondition(format!(
+                "{what}: {error}: create the pool, the data pool or the namespace first"
+            )),
+            (true, Some(_)) => cli::explain(&what, error),
+            _ => Error::Busy(format!("{what}: {error}; it may be half-made, and asking again finishes it")),
+        }
+    }
+
+    /// What a killed command left under our name was never handed out. But it may be at work still, in a twin: one
+    /// that is watched, or younger than any command can be, is left alone.
+    async fn discard_half_made(&self, cli: &Cli<'_>, image: &Image) -> Result<()> {
+        let object = id_object(image);
+        let (watchers, made) = tokio::try_join!(cli.watchers(image), cli.object_time(&image.pool, &object))
+            .map_err(unfinished)?;
+        if let Some(watcher) = watchers.unwrap_or_default().first() {
+            return Err(Error::Busy(format!(
+                "image {image} is being made by {}: ask again",
+                watcher.address
+            )));
+        }
+        let age = made.map(|made| SystemTime::now().duration_since(made).unwrap_or_default());
+        if age.is_some_and(|age| age < self.deadline) {
+            let wait = humantime::format_duration(Duration::from_secs(self.deadline.as_secs()));
+            return Err(Error::Busy(format!(
+                "image {image} is half-made and younger than {wait}: ask again"
+            )));
+        }
+        // Never handed out, so never written to. Where it was, somebody has taken our marker away.
+        let opens = cli.info(image).await.map_err(unfinished)?.is_some();
+        if opens && !cli.is_empty(image).await.map_err(unfinished)? {
+            return Err(Error::Precondition(format!(
+                "image {image} holds data, but not the mark of a volume that this driver made: it is left alone; look at it"
+            )));
+        }
+        tracing::warn!(%image, "an earlier, interrupted command left this image half-made: it is made again");
+        self.trash.discard(cli, image, None).await.map(drop).map_err(unfinished)
+    }
+}
+
+pub(super) fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
+    fits(request.size.choose(GRANULE)?, plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))
+}
+
+fn image_name(plan: &Plan, id: &VolumeId) -> String {
+    plan.prefix.as_ref().map_or_else(|| id.default_image(), |prefix| format!("{prefix}{}", id.uuid))
+}
+
+fn import_options(plan: &Plan) -> Vec<String> {
+    let mut options: Vec<String> =
+        plan.features.iter().map(|feature| format!("--image-feature={feature}")).collect();
+    options.extend(plan.data_pool.iter().map(|pool| format!("--data-pool={pool}")));
+    options.extend(plan.object_size.iter().map(|size| format!("--object-size={size}")));
+    if let Some((unit, count)) = plan.striping {
+        options.extend([format!("--stripe-unit={unit}"), format!("--stripe-count={count}")]);
+    }
+    options
+}
+
+fn volume_context(plan: Plan, image: &Image) -> Parameters {
+    let mut context = plan.context;
+    context.insert("journalPool".to_owned(), image.pool.clone());
+    context.insert("imageName".to_owned(), image.name.clone());
+    if !image.namespace.is_empty() {
+        context.insert("radosNamespace".to_owned(), image.namespace.clone());
+    }
+    context
+}
+
+/// A failure while an image of ours may be there, half-made: never a final code, or the provisioner forgets it.
+fn unfinished(error: Error) -> Error {
+    match error {
+        Error::Busy(_) | Error::TimedOut(_) => error,
+        other => Error::Busy(format!(
+            "{}; an image is there, perhaps half-made: asking again finishes it",
+            chain(&other)
+        )),
+    }
+}
