@@ -17,6 +17,15 @@ use super::{DEFAULT_OBJECT_SIZE, GRANULE, Rbd, fits, meta, stream};
 /// Features that follow from other parameters (stripeUnit, dataPool).
 const IMPLIED: &[&str] = &["striping", "data-pool"];
 
+/// What is to be made.
+struct New<'a> {
+    cli: &'a Cli<'a>,
+    plan: &'a Plan,
+    request: &'a CreateVolume,
+    image: &'a Image,
+    uuid: Uuid,
+}
+
 impl Rbd {
     pub(super) async fn create_volume(&self, request: &CreateVolume) -> Result<Volume> {
         let plan = Plan::parse(request, &self.cluster_name)?;
@@ -32,20 +41,14 @@ impl Rbd {
         if plan.prefix.is_some() {
             self.record_name(&cli, &image, uuid, &request.name).await?;
         }
-        let size = self.make(&cli, &plan, request, &image, uuid).await?;
+        let size = self.make(&New { cli: &cli, plan: &plan, request, image: &image, uuid }).await?;
         self.trash.take_up(&access, &plan.pool);
         Ok(Volume { id, size, context: volume_context(plan, &image), source: None })
     }
 
     /// One process in the common case. Where the name exists, what is there is proved whole or made again.
-    async fn make(
-        &self,
-        cli: &Cli<'_>,
-        plan: &Plan,
-        request: &CreateVolume,
-        image: &Image,
-        uuid: Uuid,
-    ) -> Result<u64> {
+    async fn make(&self, new: &New<'_>) -> Result<u64> {
+        let New { cli, plan, request, image, uuid } = *new;
         let size = size(plan, request)?;
         let marker = meta::created(uuid, size);
         let meta = plan.labels.iter().chain([&marker]).map(|(key, value)| (key.as_str(), value.as_str()));
@@ -56,52 +59,12 @@ impl Rbd {
                 Ok(false) => {}
                 Err(error) => return Err(self.import_failed(cli, image, error).await),
             }
-            match self.existing(cli, plan, request, image, uuid).await? {
+            match existing(new).await? {
                 Some(size) => return Ok(size),
                 None => self.discard_half_made(cli, image).await?,
             }
         }
         Err(Error::Busy(format!("image {image} was made anew by somebody else meanwhile: ask again")))
-    }
-
-    /// The size of a whole image that is what the request asks for; None when only half of one is there.
-    async fn existing(
-        &self,
-        cli: &Cli<'_>,
-        plan: &Plan,
-        request: &CreateVolume,
-        image: &Image,
-        uuid: Uuid,
-    ) -> Result<Option<u64>> {
-        let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
-        let Some((info, meta)) = info.zip(meta) else { return Ok(None) };
-        let Some(made) = meta::created_size(&meta, uuid).filter(|made| info.size >= *made) else {
-            return Ok(None);
-        };
-        let differs = |what: String| {
-            Err(Error::Conflict(format!("volume {:?} exists as image {image}, {what}", request.name)))
-        };
-        if !request.size.admits(info.size) {
-            return differs(format!(
-                "with {} bytes (made with {made}), where {} are asked for",
-                info.size, request.size
-            ));
-        }
-        let mut features: Vec<&String> =
-            info.features.iter().filter(|name| !IMPLIED.contains(&name.as_str())).collect();
-        let mut asked: Vec<&String> = plan.features.iter().collect();
-        features.sort();
-        asked.sort();
-        if features != asked {
-            return differs(format!("with features {features:?} where {asked:?} are asked for"));
-        }
-        if info.data_pool != plan.data_pool {
-            return differs(format!(
-                "with data pool {:?} where {:?} is asked for",
-                info.data_pool, plan.data_pool
-            ));
-        }
-        Ok(Some(info.size))
     }
 
     /// Any code but ABORTED and DEADLINE_EXCEEDED tells the provisioner that nothing exists: so look first.
@@ -153,6 +116,40 @@ impl Rbd {
         tracing::warn!(%image, "an earlier, interrupted command left this image half-made: it is made again");
         self.trash.discard(cli, image, None).await.map(drop).map_err(unfinished)
     }
+}
+
+/// The size of a whole image that is what the request asks for; None when only half of one is there.
+async fn existing(new: &New<'_>) -> Result<Option<u64>> {
+    let New { cli, plan, request, image, uuid } = *new;
+    let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
+    let Some((info, meta)) = info.zip(meta) else { return Ok(None) };
+    let Some(made) = meta::created_size(&meta, uuid).filter(|made| info.size >= *made) else {
+        return Ok(None);
+    };
+    let differs = |what: String| {
+        Err(Error::Conflict(format!("volume {:?} exists as image {image}, {what}", request.name)))
+    };
+    if !request.size.admits(info.size) {
+        return differs(format!(
+            "with {} bytes (made with {made}), where {} are asked for",
+            info.size, request.size
+        ));
+    }
+    let mut features: Vec<&String> =
+        info.features.iter().filter(|name| !IMPLIED.contains(&name.as_str())).collect();
+    let mut asked: Vec<&String> = plan.features.iter().collect();
+    features.sort();
+    asked.sort();
+    if features != asked {
+        return differs(format!("with features {features:?} where {asked:?} are asked for"));
+    }
+    if info.data_pool != plan.data_pool {
+        return differs(format!(
+            "with data pool {:?} where {:?} is asked for",
+            info.data_pool, plan.data_pool
+        ));
+    }
+    Ok(Some(info.size))
 }
 
 pub(super) fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
