@@ -5,7 +5,7 @@
 //! - `ops`: work that outlives its caller, under locks
 //! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems
 //! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command; `backend::local`: files of this node
-//! - `host`: the machine: programs, mounts, who holds a device
+//! - `host`: the machine: programs, mounts, who holds a device, files that are whole at any instant
 //!
 //! This file puts them together, starts the logs and waits for the signal.
 

@@ -1,5 +1,7 @@
-//! What the driver needs of its machine: programs and mounts. One trait, four verbs; `linux` is the real one.
+//! What the driver needs of its machine: programs and mounts. One trait, four verbs; `linux` is the real one. Beside it,
+//! what is asked of the kernel without it (`holders`), and `files`, which are whole at any instant.
 
+pub(crate) mod files;
 pub(crate) mod holders;
 pub(crate) mod linux;
 pub(crate) mod mountinfo;

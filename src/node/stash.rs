@@ -1,18 +1,17 @@
 //! `image-meta.json`: what NodeUnstageVolume needs and is not told. ceph-csi's schema, whichever backend runs: version 3
 //! is written, 1 to 3 are read. Written atomically, read defensively.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Image;
 use crate::error::{Error, Result};
+use crate::host::files;
 
 const FILE: &str = "image-meta.json";
-const TEMPORARY: &str = "image-meta.json.tmp";
 
 /// What a staging folder says about its image.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +45,6 @@ struct Stash {
     log_strategy: String,
 }
 
-/// Temp file, fsync, rename, fsync of the folder: whole or not there, even after a power cut.
 pub(super) fn write(staging: &Path, image: &Image) -> Result<()> {
     let stash = Stash {
         version: 3,
@@ -62,16 +60,7 @@ pub(super) fn write(staging: &Path, image: &Image) -> Result<()> {
     };
     let failed = |error| Error::internal(format!("writing {}", staging.join(FILE).display()), error);
     let text = serde_json::to_vec(&stash).map_err(|error| failed(io::Error::other(error)))?;
-    write_atomically(staging, &text).map_err(failed)
-}
-
-fn write_atomically(staging: &Path, text: &[u8]) -> io::Result<()> {
-    let temporary = staging.join(TEMPORARY);
-    let mut file = File::options().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(temporary, staging.join(FILE))?;
-    File::open(staging)?.sync_all()
+    files::replace(staging, FILE, 0o600, &text).map_err(failed)
 }
 
 pub(super) fn read(staging: &Path) -> Result<Found> {
@@ -108,10 +97,10 @@ fn unbuilt(stash: &Stash) -> Option<&'static str> {
 
 /// The staging folder has to be empty when NodeUnstageVolume answers.
 pub(super) fn remove(staging: &Path) -> Result<()> {
-    for name in [FILE, TEMPORARY] {
-        match fs::remove_file(staging.join(name)) {
+    for path in [staging.join(FILE), files::temporary(staging, FILE)] {
+        match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::internal(format!("removing {}", staging.join(name).display()), error));
+                return Err(Error::internal(format!("removing {}", path.display()), error));
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! What is written beside the data of a volume or snapshot: one small JSON, replaced atomically, written last.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{FormatMark, Parameters, Source};
 use crate::error::{Error, Result};
+use crate::host::files;
 use crate::id::{SnapshotId, VolumeId};
 
 use super::params::Kind;
 
 const FILE: &str = "meta.json";
-const TEMPORARY: &str = "meta.json.tmp";
 const VERSION: u32 = 1;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -87,11 +87,10 @@ impl Meta {
         })
     }
 
-    /// Temp file, fsync, rename, fsync of the folder: the old or the new one, even after a power cut.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let failed = |error| super::failed(&format!("writing {}", folder.join(FILE).display()), error);
         let text = serde_json::to_vec_pretty(self).map_err(|error| failed(io::Error::other(error)))?;
-        write_atomically(folder, &text).map_err(failed)
+        files::replace(folder, FILE, 0o666, &text).map_err(failed)
     }
 
     /// None where there is no such object. One that cannot be read is an error, never "none".
@@ -129,15 +128,6 @@ impl From<&Source> for Origin {
             Source::Volume(id) => Self::Volume(id.to_string()),
         }
     }
-}
-
-fn write_atomically(folder: &Path, text: &[u8]) -> io::Result<()> {
-    let temporary = folder.join(TEMPORARY);
-    let mut file = File::create(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(temporary, folder.join(FILE))?;
-    File::open(folder)?.sync_all()
 }
 
 fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Error {
