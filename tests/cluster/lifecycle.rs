@@ -146,17 +146,7 @@ async fn a_single_writer_has_one_target_and_a_multi_writer_several() {
     let driver = scene.start().await;
     for mode in [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter, Mode::SingleNodeMultiWriter] {
         let life = Life::create(&scene, &driver, mount("ext4").with(mode)).await;
-        life.up(&driver).await;
-        let second = life.target.with_file_name("second");
-        let answer = life.publish_at(&driver, &second, false).await;
-        if mode == Mode::SingleNodeMultiWriter {
-            answer.expect("a second target");
-            life.unpublish_at(&driver, &second).await.expect("NodeUnpublishVolume");
-        } else {
-            check(answer, Code::FailedPrecondition, &life.target.display().to_string());
-        }
-        assert!(!second.exists());
-        life.down(&driver).await;
+        life.shows_at_as_many_paths_as(mode, &driver).await;
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tonic::Code;
+
 use super::csi::volume_capability::access_mode::Mode;
 use super::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use super::csi::volume_usage::Unit;
@@ -222,7 +224,22 @@ impl Life {
         let staged =
             self.stats(driver, &self.staging.join(&self.id)).await.expect("stats of the staged volume");
         assert_eq!(staged.usage.len(), usage.len());
-        check(self.stats(driver, Path::new("/no/such/path")).await, tonic::Code::NotFound, "/no/such/path");
+        check(self.stats(driver, Path::new("/no/such/path")).await, Code::NotFound, "/no/such/path");
+    }
+
+    /// A single writer has one target, a multi-writer several; the volume is down before and behind it.
+    pub(crate) async fn shows_at_as_many_paths_as(&self, mode: Mode, driver: &Driver) {
+        self.up(driver).await;
+        let second = self.target.with_file_name("second");
+        let answer = self.publish_at(driver, &second, false).await;
+        if mode == Mode::SingleNodeMultiWriter {
+            answer.expect("a second target");
+            self.unpublish_at(driver, &second).await.expect("NodeUnpublishVolume");
+        } else {
+            check(answer, Code::FailedPrecondition, &self.target.display().to_string());
+        }
+        assert!(!second.exists());
+        self.down(driver).await;
     }
 
     /// Where a pod reads and writes: a file in the filesystem, or the device itself.

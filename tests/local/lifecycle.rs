@@ -152,17 +152,7 @@ async fn a_single_writer_has_one_target_and_a_multi_writer_several() {
     for mode in [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter, Mode::SingleNodeMultiWriter] {
         for capability in [mount("ext4"), block()] {
             let life = Life::create(&scene, &driver, capability.with(mode)).await;
-            life.up(&driver).await;
-            let second = life.target.with_file_name("second");
-            let answer = life.publish_at(&driver, &second, false).await;
-            if mode == Mode::SingleNodeMultiWriter {
-                answer.expect("a second target");
-                life.unpublish_at(&driver, &second).await.expect("NodeUnpublishVolume");
-            } else {
-                check(answer, Code::FailedPrecondition, &life.target.display().to_string());
-            }
-            assert!(!second.exists());
-            life.down(&driver).await;
+            life.shows_at_as_many_paths_as(mode, &driver).await;
         }
     }
 }
