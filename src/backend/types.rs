@@ -189,6 +189,7 @@ pub(crate) struct Volume {
     pub(crate) source: Option<Source>,
 }
 
+/// A volume, where it is in use, and what is wrong with it.
 #[derive(Debug, Clone)]
 pub(crate) struct VolumeState {
     pub(crate) volume: Volume,
@@ -261,6 +262,7 @@ pub(crate) struct Snapshot {
     pub(crate) created: SystemTime,
 }
 
+/// A volume that is given to a node, before anything is done with it there.
 pub(crate) struct Publish {
     pub(crate) id: VolumeId,
     pub(crate) node: String,
@@ -305,15 +307,18 @@ impl fmt::Display for Image {
     }
 }
 
+/// An image that this node is to see, and what for.
 pub(crate) struct Attach {
     pub(crate) target: Target,
     pub(crate) image: Image,
     pub(crate) mode: Mode,
     /// As a device, without a filesystem of the driver's.
     pub(crate) block: bool,
+    /// This one.
     pub(crate) node: String,
 }
 
+/// An image that this node sees.
 #[derive(Debug, Clone)]
 pub(crate) struct Attached {
     pub(crate) shown: Shown,

@@ -78,6 +78,7 @@ fn any_sequence_of_calls_does_what_the_model_says() {
     holds(Scene::new);
 }
 
+/// Other random ones: tests run side by side, the cases of one do not.
 #[test]
 fn any_other_sequence_of_calls_does_so_too() {
     holds(Scene::new);

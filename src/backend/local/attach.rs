@@ -190,7 +190,10 @@ fn read(image: &Image) -> Result<(PathBuf, Meta)> {
     let folder = folder(image)?;
     match io(|| Meta::read(&folder))? {
         Some(meta) => Ok((folder, meta)),
-        None => Err(Error::NotFound(format!("{} is not there", folder.display()))),
+        None => Err(Error::NotFound(format!(
+            "{} is not there: was the volume deleted, or is the disk that holds --local-root not mounted?",
+            folder.display()
+        ))),
     }
 }
 
