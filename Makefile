@@ -4,8 +4,9 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-SCRIPTS := .ci/run tests/all tests/bench tests/csc tests/demo tests/demo-local tests/quota tests/sanity \
-           tests/driver.sh tests/steps.sh tests/lab/ceph tests/lab/install tests/lab/tools tests/lab/vm
+SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/csc tests/demo tests/demo-local tests/quota \
+           tests/sanity tests/driver.sh tests/measure.sh tests/steps.sh tests/lab/ceph tests/lab/install \
+           tests/lab/tools tests/lab/vm
 
 .PHONY: help
 help: ## This list
@@ -39,10 +40,11 @@ test-all: ## The same with the long parts: hundreds of kills, thousands of rando
 	@CLUSTER_KILLS=600 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
 
 .PHONY: bench
-bench: ## What the driver costs, beside the bare commands
+bench: ## What the driver costs, beside the bare commands: first without Ceph, then on a throwaway cluster
 	@tests/lab/install
 	@tests/lab/tools
 	cargo build --release --quiet
+	@tests/bench-local
 	@tests/bench
 
 .PHONY: fmt

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by sanity, csc, demo, demo-local, quota and bench: a folder of their own, the driver in it (on
-# the lab's cluster, inside `tests/lab/ceph with`, or on a folder of this machine), csc as its client,
-# and their end.
+# Sourced by sanity, csc, demo, demo-local, quota, bench and bench-local: a folder of their own, the
+# driver in it (on the lab's cluster, inside `tests/lab/ceph with`, or on a folder of this machine), csc
+# as its client, and their end.
 # Env: DRIVER, the binary to run (the release build, else the debug build).
 
 root=$(readlink -f "${BASH_SOURCE[0]%/*}/..")
@@ -16,6 +16,10 @@ mapper=
 die() {
     echo "${0##*/}: $*" >&2
     exit 1
+}
+
+cannot() {
+    die "cannot run here: $*"
 }
 
 in_lab() {
@@ -50,6 +54,19 @@ build_driver() {
 
 may_mount() {
     unshare --mount mount -t tmpfs none /mnt 2>/dev/null
+}
+
+# For scripts that try the embedded backend on filesystems of their own.
+check_local_machine() {
+    local free
+    ((EUID == 0)) || cannot "it makes loop devices and mounts: run it as root"
+    may_mount || cannot "this root may not mount (a container that is not privileged?)"
+    modprobe --all loop xfs 2>/dev/null || true
+    losetup --find >/dev/null 2>&1 || cannot "there are no loop devices (/dev/loop-control)"
+    grep -qw xfs /proc/filesystems || cannot "this kernel has no xfs"
+    free=$(df --output=avail --block-size=1M "${TMPDIR:-/var/tmp}" | tail -n 1)
+    ((free > 1000)) ||
+        cannot "less than 1 GB free in ${TMPDIR:-/var/tmp}, where the volumes lie (set TMPDIR)"
 }
 
 has_krbd() {
@@ -89,6 +106,17 @@ make_local_work() {
     driver_type=(--type=local --local-root="$work/root")
     CSI_ENDPOINT=unix://$work/csi.sock
     X_CSI_SECRETS=
+}
+
+# A disk of its own for the root: a sparse file, so that what is tested does not depend on the
+# filesystem of this machine.
+make_disk() {
+    truncate --size=8G "$work/disk"
+    case $1 in
+    ext4) mkfs.ext4 -q "$work/disk" ;;
+    xfs) mkfs.xfs -q -m reflink=1 "$work/disk" ;;
+    esac
+    mount -o loop "$work/disk" "$work/root"
 }
 
 # The first word of the monitors' file is all that the driver has to know about the cluster.

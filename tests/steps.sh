@@ -31,11 +31,6 @@ shorten() {
     sed -e "$script"
 }
 
-cannot() {
-    echo "${0##*/}: cannot run here: $*" >&2
-    exit 1
-}
-
 # --- What there is to see on any node ------------------------------------------------------------
 
 # Mounts, stashes, and what pods (whose folders are called pod…) have written.
