@@ -292,7 +292,7 @@ pub(crate) fn is_static(context: &Parameters) -> bool {
     context.get("staticVolume").is_some_and(|value| value == "true")
 }
 
-/// An image by name; printed as `rbd` takes it. (A backend without pools has its root folder there.)
+/// An image by name; printed as `rbd` takes it. (A backend without pools has the folder of its volumes there.)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) pool: String,

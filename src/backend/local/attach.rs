@@ -129,7 +129,7 @@ impl Local {
     async fn devices_of(&self, image: &Image, shown: Option<&Path>) -> Result<Vec<Loop>> {
         let uuid = uuid_of(image)?;
         let file_in = |root: &Path| root::image(&root::object(root, Objects::Volumes, uuid));
-        let here = file_in(Path::new(&image.pool));
+        let here = root::image(&folder(image)?);
         let names: Vec<PathBuf> =
             self.roots().await.iter().map(|root| file_in(root)).chain([here.clone()]).collect();
         let known = |device: &Loop| !here.exists() && names.iter().any(|name| same(&device.file, name));

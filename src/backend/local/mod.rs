@@ -301,15 +301,16 @@ fn object_of(root: &Root, objects: Objects, uuid: Uuid) -> Result<Option<(PathBu
     Ok(io(|| Meta::read(&folder))?.map(|meta| (folder, meta)))
 }
 
-/// A volume as the node names it: the root in place of a pool, and the uuid.
+/// A volume as the node names it: the folder of all volumes in place of a pool, and the uuid. Printed, it is a path.
 fn image_of(root: &Path, uuid: Uuid) -> Image {
-    let pool = root.to_string_lossy().into_owned();
+    let object = root::object(root, Objects::Volumes, uuid);
+    let pool = object.parent().unwrap_or(root).to_string_lossy().into_owned();
     Image { pool, namespace: String::new(), name: uuid.to_string() }
 }
 
 /// The folder of the volume that an image is the name of.
 fn folder(image: &Image) -> Result<PathBuf> {
-    Ok(root::object(Path::new(&image.pool), Objects::Volumes, uuid_of(image)?))
+    Ok(Path::new(&image.pool).join(uuid_of(image)?.to_string()))
 }
 
 fn uuid_of(image: &Image) -> Result<Uuid> {

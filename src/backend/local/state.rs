@@ -87,7 +87,7 @@ pub(super) fn image_health(image: &Image) -> Vec<Ailment> {
         Ok(None) => vec![lost(&object)],
         Err(error) => vec![unreadable(&error)],
     };
-    found.extend(root_health(Path::new(&image.pool)));
+    found.extend(Path::new(&image.pool).parent().map(root_health).unwrap_or_default());
     found
 }
 
