@@ -10,13 +10,13 @@ use crate::csi::proto::{
     ControllerGetVolumeResponse, ControllerListVolumeHealthRequest, ControllerListVolumeHealthResponse,
     GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, ListVolumesResponse,
 };
-use crate::csi::wire::{self, health, lists};
+use crate::csi::wire::{self, health, lists, pages};
 use crate::error::Result;
 
 impl Controller {
     pub(super) async fn list(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse> {
         self.need(Offer::Lists, "ListVolumes")?;
-        let page = lists::page(request.max_entries, &request.starting_token)?;
+        let page = pages::page(request.max_entries, &request.starting_token)?;
         let listing = self.backend.list(&page).await?;
         Ok(lists::volumes(listing, self.backend.place().as_ref()))
     }
@@ -48,7 +48,7 @@ impl Controller {
         request: &ControllerListVolumeHealthRequest,
     ) -> Result<ControllerListVolumeHealthResponse> {
         self.need(Offer::Lists, "ControllerListVolumeHealth")?;
-        let wanted = lists::page(request.max_entries, &request.starting_token)?;
+        let wanted = pages::page(request.max_entries, &request.starting_token)?;
         Ok(lists::unhealthy(self.unhealthy(wanted).await?))
     }
 

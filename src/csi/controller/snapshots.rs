@@ -9,7 +9,7 @@ use crate::csi::proto::{
     GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
 };
 use crate::csi::wire::snapshots::{self, Filter};
-use crate::csi::wire::{self, lists};
+use crate::csi::wire::{self, pages};
 use crate::error::{Error, Result};
 use crate::ops::Operation;
 
@@ -60,7 +60,7 @@ impl Controller {
 
     pub(super) async fn snapshots(&self, request: ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
         self.need(Offer::Snapshots, "ListSnapshots")?;
-        let page = lists::page(request.max_entries, &request.starting_token)?;
+        let page = pages::page(request.max_entries, &request.starting_token)?;
         let filter = snapshots::filter(&request);
         let listing = self.filtered(&filter, &page, &Secrets::new(request.secrets)).await?;
         Ok(snapshots::listed(&listing, self.backend.place().as_ref()))

@@ -1,35 +1,18 @@
-//! Lists and their pages, the state of a volume, and the room that is left.
+//! Lists of volumes, the state of one, and the room that is left.
 
 use std::ops::ControlFlow;
-
-use uuid::Uuid;
 
 use crate::backend::{Capacity, CapacityQuery, Listing, Page, Segments, VolumeState};
 use crate::csi::proto;
 use crate::csi::proto::controller_get_volume_response::VolumeStatus as GotStatus;
 use crate::csi::proto::list_volumes_response::{Entry, VolumeStatus};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
+use super::pages::token;
 use super::{capability, health, map, places, signed, volumes};
 
 /// How many volumes are looked at in one step of the search for unhealthy ones.
 const STEP: usize = 256;
-
-/// A token is the uuid of the last entry of the page before: it stays good whatever is deleted meanwhile.
-pub(crate) fn page(max_entries: i32, token: &str) -> Result<Page> {
-    let most = usize::try_from(max_entries).map_err(|_| {
-        Error::Invalid(format!("max_entries {max_entries}: it is not negative; 0 is no limit"))
-    })?;
-    let after = (!token.is_empty()).then(|| Uuid::try_parse(token)).transpose().map_err(|_| {
-        Error::Busy(format!("starting_token {token:?} is none of this driver: start anew without a token"))
-    })?;
-    Ok(Page { after, most: Some(most).filter(|most| *most > 0) })
-}
-
-/// Empty at the end of a list.
-pub(super) fn token(next: Option<Uuid>) -> String {
-    next.map(|uuid| uuid.to_string()).unwrap_or_default()
-}
 
 pub(crate) fn volumes(listing: Listing<VolumeState>, place: Option<&Segments>) -> proto::ListVolumesResponse {
     let entry = |state: VolumeState| Entry {
@@ -114,9 +97,11 @@ pub(crate) fn capacity(capacity: Option<Capacity>) -> proto::GetCapacityResponse
 #[cfg(test)]
 mod tests {
     use tonic::Code;
+    use uuid::Uuid;
 
     use super::*;
     use crate::backend::{Ailment, Severity, Volume};
+    use crate::csi::wire::pages::page;
     use crate::id::{Pool, VolumeId};
 
     fn state(number: u128, ill: bool) -> VolumeState {
@@ -124,17 +109,6 @@ mod tests {
         let volume = Volume { id, size: 1 << 20, context: Segments::new(), source: None };
         let ailment = Ailment { severity: Severity::Degraded, reason: "Slow", message: "slow".to_owned() };
         VolumeState { volume, nodes: vec!["n".to_owned()], health: vec![ailment; ill.into()] }
-    }
-
-    #[test]
-    fn a_token_is_the_last_entry_of_the_page_before() {
-        let last = Uuid::from_u128(7);
-        let page = |max, token: &str| super::page(max, token).map_err(|error| error.code());
-        assert_eq!(page(0, ""), Ok(Page { after: None, most: None }));
-        assert_eq!(page(3, &token(Some(last))), Ok(Page { after: Some(last), most: Some(3) }));
-        assert_eq!(token(None), "");
-        assert_eq!(page(-1, ""), Err(Code::InvalidArgument));
-        assert_eq!(page(0, "invalid-token"), Err(Code::Aborted));
     }
 
     /// The uuids of a page of unhealthy volumes among 1 to 9, of which the odd ones are ill; `at_once` are seen in a step.

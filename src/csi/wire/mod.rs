@@ -6,6 +6,7 @@ pub(crate) mod health;
 pub(crate) mod lists;
 pub(crate) mod node;
 pub(crate) mod offers;
+pub(crate) mod pages;
 pub(crate) mod places;
 pub(crate) mod snapshots;
 pub(crate) mod volumes;

@@ -8,7 +8,7 @@ use crate::csi::proto::list_snapshots_response::Entry;
 use crate::error::Result;
 use crate::id::{SnapshotId, VolumeId};
 
-use super::{lists, map, name, no_such, places, signed, text};
+use super::{map, name, no_such, pages, places, signed, text};
 
 pub(crate) fn create(request: proto::CreateSnapshotRequest) -> Result<CreateSnapshot> {
     let name = name(&request.name)?;
@@ -75,7 +75,7 @@ pub(crate) fn listed(listing: &Listing<Snapshot>, place: Option<&Segments>) -> p
     let entry = |snapshot| Entry { snapshot: Some(told(snapshot, place.cloned())) };
     proto::ListSnapshotsResponse {
         entries: listing.entries.iter().map(entry).collect(),
-        next_token: lists::token(listing.next),
+        next_token: pages::token(listing.next),
     }
 }
 
