@@ -5,7 +5,7 @@ mod names;
 pub(crate) mod rbd;
 mod types;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use uuid::Uuid;
@@ -93,9 +93,9 @@ pub(crate) trait Backend: Send + Sync {
     async fn locate(&self, target: &Target) -> Result<Image>;
     /// Shows the image on this node, having proved that nobody else writes to it.
     async fn attach(&self, request: &Attach) -> Result<Attached>;
-    /// Takes every device of the image away from this node; `shown`: the one that was mounted, if any. No credential:
-    /// NodeUnstageVolume carries none.
-    async fn detach(&self, image: &Image, shown: Option<&Path>) -> Result<()>;
+    /// Takes every device of the image away from this node but those that are `kept`; `shown`: the one that was mounted,
+    /// if any. No credential: NodeUnstageVolume carries none.
+    async fn detach(&self, image: &Image, shown: Option<&Path>, kept: &[PathBuf]) -> Result<()>;
     /// Images attached here that belong to a volume whose stash is lost.
     async fn attached(&self, volume: &str) -> Result<Vec<Image>>;
     /// Lets the device on this node have the size that its image was grown to; answers that size in bytes.

@@ -59,7 +59,7 @@ impl node_server::Node for NodeService {
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
         note_volume(&request.volume_id);
-        let operation = operation("NodePublishVolume", &request.volume_id, wire::fingerprint(&request));
+        let operation = beside_copies("NodePublishVolume", &request.volume_id, wire::fingerprint(&request));
         let (node, publish) = (self.node.clone(), wire::node::publish(&request)?);
         self.ops.run(operation, async move { node.publish(&publish).await }).await?;
         Ok(Response::new(NodePublishVolumeResponse {}))
@@ -73,7 +73,7 @@ impl node_server::Node for NodeService {
         note_volume(&request.volume_id);
         let volume = wire::handle(&request.volume_id)?;
         let target = wire::path("target_path", &request.target_path)?;
-        let operation = operation("NodeUnpublishVolume", &volume, wire::fingerprint(&request));
+        let operation = beside_copies("NodeUnpublishVolume", &volume, wire::fingerprint(&request));
         let node = self.node.clone();
         self.ops.run(operation, async move { node.unpublish(&target).await }).await?;
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
@@ -145,6 +145,14 @@ impl NodeService {
         let health = self.node.health(volume);
         health.inspect_err(|error| tracing::debug!("the health of the volume is not known: {error}")).ok()
     }
+}
+
+/// A staged volume shown to a pod, or no more: one at a time, and side by side with those that only read the volume, of
+/// which a copy may take its time.
+fn beside_copies(method: &'static str, volume: &str, fingerprint: u64) -> Operation {
+    let Operation { target, .. } = operation(method, volume, fingerprint);
+    let sources = vec![target.clone()];
+    Operation { sources, ..Operation::of(method, format!("{target} at its pods"), fingerprint) }
 }
 
 /// One lock for each volume, the same for both services of one process.

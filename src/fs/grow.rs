@@ -12,6 +12,8 @@ use super::superblock::{self, Extent};
 
 /// Both programs write little for each GiB.
 const GROW_WITHIN: Duration = Duration::from_secs(1800);
+/// A read of 4 KiB.
+const MEASURE_WITHIN: Duration = Duration::from_secs(30);
 /// In the masks of /proc/self/status (capability.h).
 const CAP_SYS_RESOURCE: u32 = 24;
 
@@ -20,7 +22,13 @@ pub(crate) async fn is_smaller(device: &Path) -> Result<bool> {
     let failed =
         |error| Error::internal(format!("reading the size of the filesystem on {}", device.display()), error);
     let asked = device.to_owned();
-    let read = tokio::task::spawn_blocking(move || measure(&asked)).await;
+    let read = tokio::task::spawn_blocking(move || measure(&asked));
+    let Ok(read) = tokio::time::timeout(MEASURE_WITHIN, read).await else {
+        return Err(Error::TimedOut(format!(
+            "{} does not answer: the storage behind it hangs",
+            device.display()
+        )));
+    };
     let (extent, size) = read.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)?;
     let extent = extent
         .ok_or_else(|| Error::broken(format!("no superblock of ext4 or xfs is on {}", device.display())))?;
@@ -52,12 +60,36 @@ fn has_capability(status: &str) -> bool {
     mask.is_some_and(|mask| mask >> CAP_SYS_RESOURCE & 1 == 1)
 }
 
+/// Why a filesystem was not grown.
+pub(crate) enum NotGrown {
+    /// The program refused: a filesystem that it does not grow, or a kernel that does not let it. Nothing has changed.
+    Refused(Error),
+    /// It did not come to its end.
+    CutOff(Error),
+}
+
+impl NotGrown {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Refused(error) | Self::CutOff(error) => error,
+        }
+    }
+}
+
 /// `place`: where it is mounted. An ext4 that is not was checked with `Check::All` just before.
-pub(crate) async fn grow(host: &dyn Host, device: &Path, fs_type: &str, place: Option<&Path>) -> Result<()> {
+pub(crate) async fn grow(
+    host: &dyn Host,
+    device: &Path,
+    fs_type: &str,
+    place: Option<&Path>,
+) -> Result<(), NotGrown> {
     let (program, what) = match (fs_type, place) {
         ("ext4", _) => ("resize2fs", device),
         ("xfs", Some(place)) => ("xfs_growfs", place),
-        _ => return Err(Error::broken(format!("{fs_type} on {} cannot be grown", device.display()))),
+        _ => {
+            let error = Error::broken(format!("{fs_type} on {} cannot be grown", device.display()));
+            return Err(NotGrown::Refused(error));
+        }
     };
     let cmd = Cmd::new(program, [what.to_string_lossy()]).slot(Slot::Long).deadline(GROW_WITHIN);
     match host.run(cmd).await {
@@ -66,14 +98,17 @@ pub(crate) async fn grow(host: &dyn Host, device: &Path, fs_type: &str, place: O
             Ok(())
         }
         Err(error) if place.is_some() && error.said.contains("Permission denied") => {
-            Err(Error::Precondition(format!(
+            Err(NotGrown::Refused(Error::Precondition(format!(
                 "the kernel lets this driver not grow the mounted {fs_type} on {}: run its container privileged, or \
                  with CAP_SYS_RESOURCE; or unstage the volume (end its pods), it grows when it is staged again ({error})",
                 device.display()
-            )))
+            ))))
         }
         Err(error) => {
-            Err(Error::internal(format!("growing the {fs_type} on {} to its size", device.display()), error))
+            let refused = error.exit().is_some();
+            let error =
+                Error::internal(format!("growing the {fs_type} on {} to its size", device.display()), error);
+            Err(if refused { NotGrown::Refused(error) } else { NotGrown::CutOff(error) })
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, Host, Slot};
 
-pub(crate) use grow::{grow, grows_mounted, is_smaller};
+pub(crate) use grow::{NotGrown, grow, grows_mounted, is_smaller};
 
 /// What this driver makes and mounts.
 pub(crate) const SUPPORTED: &[&str] = &["ext4", "xfs"];

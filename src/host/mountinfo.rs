@@ -37,6 +37,16 @@ impl Mount {
         !has(&self.options, "ro") && gave_up
     }
 
+    /// The device whose filesystem, or whose own node, is mounted; None for a folder.
+    pub(crate) fn device_path(&self) -> Option<PathBuf> {
+        if !self.is_part() {
+            return Some(self.source.clone());
+        }
+        // A device node that was bound: its path below /dev, in devtmpfs or in the tmpfs that a container has there.
+        let node = self.fs_type.ends_with("tmpfs").then(|| self.root.strip_prefix("/").ok())??;
+        Some(Path::new("/dev").join(node))
+    }
+
     /// A folder or file of the filesystem, bound: what the filesystem is says nothing about it.
     pub(crate) fn is_part(&self) -> bool {
         self.root != Path::new("/")

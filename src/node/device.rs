@@ -3,25 +3,15 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::host::{Mount, device_number};
+use crate::host::device_number;
 
 pub(super) const SYS: &str = "/sys";
 
 /// The number of the device that a device node names.
 pub(super) fn number(node: &Path) -> io::Result<String> {
     Ok(device_number(node.metadata()?.rdev()))
-}
-
-/// The device that a staged volume shows; None for a folder.
-pub(super) fn device_of(mount: &Mount) -> Option<PathBuf> {
-    if !mount.is_part() {
-        return Some(mount.source.clone());
-    }
-    // A device node that was bound: its path below /dev.
-    let node = mount.fs_type.ends_with("tmpfs").then(|| mount.root.strip_prefix("/").ok())??;
-    Some(Path::new("/dev").join(node))
 }
 
 /// Whether the kernel still has the device. Filesystems without one have a number of their own, with major 0.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::backend::{Attach, FormatMark, Image};
-use crate::error::{Error, Result};
-use crate::fs::{self, Check};
+use crate::error::{Error, Result, chain};
+use crate::fs::{self, Check, NotGrown};
 use crate::host::Mount;
 
 use super::device::number;
@@ -67,7 +67,8 @@ impl Node {
                 staged.super_options
             )));
         }
-        fs::grow(self.host.as_ref(), device, &staged.fs_type, Some(&staged.target)).await
+        let grown = fs::grow(self.host.as_ref(), device, &staged.fs_type, Some(&staged.target)).await;
+        grown.map_err(NotGrown::into_error)
     }
 
     /// Makes a filesystem ready to be mounted, and grows one that only now can be: a snapshot restored to a larger size,
@@ -95,7 +96,14 @@ impl Node {
             if marked {
                 self.backend.mark_format(attach, &FormatMark::Growing(fs_type.to_owned())).await?;
             }
-            fs::grow(host, device, fs_type, None).await?;
+            match fs::grow(host, device, fs_type, None).await {
+                Ok(()) => {}
+                Err(NotGrown::CutOff(error)) => return Err(error),
+                Err(NotGrown::Refused(error)) => {
+                    tracing::error!("the filesystem stays smaller than its volume: {}", chain(&error));
+                    fs::check(host, device, fs_type, Check::All).await?;
+                }
+            }
         }
         if marked && (grow || cut_off) {
             self.backend.mark_format(attach, &FormatMark::Done(fs_type.to_owned())).await?;
@@ -103,17 +111,19 @@ impl Node {
         Ok(())
     }
 
-    /// Grows a filesystem that its stage had to leave small, or better did, until it was mounted.
-    pub(super) async fn grow_mounted(&self, mount: &Mount) -> Result<()> {
+    /// Grows a filesystem that its stage had to leave small, or better did, until it was mounted. Answers why it stays
+    /// small: its data can be used all the same, and NodeExpandVolume tells.
+    pub(super) async fn grow_mounted(&self, mount: &Mount) -> Result<Option<Error>> {
         let device = &mount.source;
-        if !fs::grows_mounted(&mount.fs_type) {
-            return Ok(());
+        if mount.is_part() || !fs::grows_mounted(&mount.fs_type) {
+            return Ok(None);
         }
         is_device_of(device, mount)?;
-        if fs::is_smaller(device).await? {
-            fs::grow(self.host.as_ref(), device, &mount.fs_type, Some(&mount.target)).await?;
+        if !fs::is_smaller(device).await? {
+            return Ok(None);
         }
-        Ok(())
+        let grown = fs::grow(self.host.as_ref(), device, &mount.fs_type, Some(&mount.target)).await;
+        Ok(grown.err().map(NotGrown::into_error))
     }
 }
 

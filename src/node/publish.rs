@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::host::{Mount, MountCall};
 
 use super::device::{SYS, device_is_read_only, number};
-use super::stage::place;
+use super::stage::{place, published};
 use super::{Node, PublishVolume, make_mount_point, remove, resolved};
 
 impl Node {
@@ -26,13 +26,12 @@ impl Node {
         if let Some(there) = mounts.iter().rfind(|mount| mount.target == target) {
             return same_publish(request, staged, there, read_only);
         }
-        let elsewhere = |mount: &&Mount| mount.same_source(staged) && mount.target != source;
-        if let Some(other) = mounts.iter().find(elsewhere).filter(|_| request.capability.mode.single_target())
-        {
+        let elsewhere = published(&mounts, staged, &request.volume);
+        if let Some(other) = elsewhere.filter(|_| request.capability.mode.single_target()) {
             return Err(Error::Precondition(format!(
                 "volume {} is published at {} and its access mode allows one target: unpublish it there",
                 request.volume,
-                other.target.display()
+                other.display()
             )));
         }
         make_mount_point(&target, block)?;

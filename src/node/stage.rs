@@ -3,15 +3,19 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::backend::{Access, Attach, Attached, Capability, FormatMark, Shown};
 use crate::error::{Error, Result, chain};
 use crate::fs::{self, Content};
 use crate::host::{Mount, MountCall};
 
-use super::device::{SYS, device_exists, device_of};
+use super::device::{SYS, device_exists};
 use super::stash::{self, Found};
 use super::{Node, StageVolume, is_staged, make_mount_point, resolved};
+
+/// Looking at the root folder of a new filesystem.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 impl Node {
     pub(crate) async fn stage(&self, request: &StageVolume) -> Result<()> {
@@ -20,7 +24,10 @@ impl Node {
         if let Some(mount) = self.mount_at(&place)? {
             if device_exists(&mount.device, Path::new(SYS)) {
                 self.same_use(request, &mount, &place).await?;
-                // The call that mounted it may have been killed right after.
+                if published(&self.host.mounts()?, &mount, &request.target.volume).is_some() {
+                    return Ok(());
+                }
+                // No pod has it yet: the call that mounted it may have been killed right after.
                 return self.settle(request, &place).await;
             }
             tracing::warn!(place = %place.display(), "the device behind this mount is gone: it is staged anew");
@@ -57,16 +64,19 @@ impl Node {
         };
         let mounts = self.host.mounts()?;
         let staged = mounts.iter().rfind(|mount| mount.target == place);
-        if let Some(target) = staged.and_then(|staged| published(&mounts, staged)) {
+        if let Some(target) = staged.and_then(|staged| published(&mounts, staged, volume)) {
             return Err(Error::Precondition(format!(
                 "volume {volume} is published at {}: unpublish it there first",
                 target.display()
             )));
         }
-        let shown = staged.and_then(device_of);
+        let shown = staged.and_then(Mount::device_path);
         self.clear(&place).await?;
+        // What is staged at another path keeps its device: this may be the way back from a stage that was refused.
+        let mounts = self.host.mounts()?.into_iter().filter(|mount| is_staged(mount, volume));
+        let kept: Vec<PathBuf> = mounts.filter_map(|mount| mount.device_path()).collect();
         for image in &images {
-            self.backend.detach(image, shown.as_deref()).await?;
+            self.backend.detach(image, shown.as_deref(), &kept).await?;
         }
         stash::remove(staging)
     }
@@ -88,7 +98,7 @@ impl Node {
     /// proves that there is one writer.)
     fn staged_elsewhere(&self, volume: &str, attached: &Attached, place: &Path) -> Result<Option<PathBuf>> {
         let Shown::Device(device) = &attached.shown else { return Ok(None) };
-        let shows = |mount: &Mount| is_staged(mount, volume) && device_of(mount).as_ref() == Some(device);
+        let shows = |mount: &Mount| is_staged(mount, volume) && mount.device_path().as_ref() == Some(device);
         let mounts = self.host.mounts()?;
         Ok(mounts.into_iter().find(|mount| mount.target != place && shows(mount)).map(|mount| mount.target))
     }
@@ -172,12 +182,16 @@ impl Node {
     async fn settle(&self, request: &StageVolume, place: &Path) -> Result<()> {
         let mount = self.mount_at(place)?.filter(|mount| !mount.read_only());
         let (Access::Mount { .. }, Some(mount)) = (&request.capability.access, mount) else { return Ok(()) };
-        if !mount.is_part() {
-            self.grow_mounted(&mount).await?;
+        if let Some(error) = self.grow_mounted(&mount).await? {
+            tracing::error!(place = %place.display(), "the filesystem stays smaller than its volume: {}", chain(&error));
         }
-        let place = place.to_owned();
-        let opened = tokio::task::spawn_blocking(move || open_new_root(&place)).await;
-        opened.map_err(|error| Error::internal("looking at a new filesystem", error))?
+        let (path, what) =
+            (place.to_owned(), format!("looking at the new filesystem at {}", place.display()));
+        let opened = tokio::task::spawn_blocking(move || open_new_root(&path));
+        match tokio::time::timeout(ANSWER_WITHIN, opened).await {
+            Ok(opened) => opened.map_err(|error| Error::internal(what, error))?,
+            Err(_) => Err(Error::TimedOut(format!("{what}: the storage behind it does not answer"))),
+        }
     }
 
     /// Who writes to the device itself makes of our half-made filesystem something of his own.
@@ -268,10 +282,10 @@ pub(super) fn place(staging: &Path, volume: &str) -> PathBuf {
     resolved(&staging.join(volume))
 }
 
-/// Where a staged volume shows besides; not the same place, seen where a container has the node's root folder.
-fn published<'a>(mounts: &'a [Mount], staged: &Mount) -> Option<&'a Path> {
-    let place = staged.target.strip_prefix("/").unwrap_or(&staged.target);
-    let besides = |mount: &&Mount| mount.same_source(staged) && !mount.target.ends_with(place);
+/// Where a staged volume shows besides. Not where it is staged itself: where the folder of kubelet shows at two paths,
+/// each mount does.
+pub(super) fn published<'a>(mounts: &'a [Mount], staged: &Mount, volume: &str) -> Option<&'a Path> {
+    let besides = |mount: &&Mount| mount.same_source(staged) && !is_staged(mount, volume);
     mounts.iter().find(besides).map(|mount| mount.target.as_path())
 }
 

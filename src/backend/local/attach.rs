@@ -51,8 +51,15 @@ impl Local {
         Ok(Attached { shown: Shown::Device(device), read_only, format })
     }
 
-    pub(super) async fn detach_image(&self, image: &Image, shown: Option<&Path>) -> Result<()> {
-        for device in self.devices_of(image, shown).await? {
+    pub(super) async fn detach_image(
+        &self,
+        image: &Image,
+        shown: Option<&Path>,
+        kept: &[PathBuf],
+    ) -> Result<()> {
+        for device in
+            self.devices_of(image, shown).await?.into_iter().filter(|found| !kept.contains(&found.device))
+        {
             loops::detach(self.host.as_ref(), &device).await?;
         }
         Ok(())

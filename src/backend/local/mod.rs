@@ -266,8 +266,8 @@ impl Backend for Local {
         self.attach_image(request).await
     }
 
-    async fn detach(&self, image: &Image, shown: Option<&Path>) -> Result<()> {
-        self.detach_image(image, shown).await
+    async fn detach(&self, image: &Image, shown: Option<&Path>, kept: &[PathBuf]) -> Result<()> {
+        self.detach_image(image, shown, kept).await
     }
 
     async fn attached(&self, volume: &str) -> Result<Vec<Image>> {

@@ -81,9 +81,22 @@ impl Rbd {
         Ok(Attached { shown: Shown::Device(device.into()), read_only: request.mode.read_only(), format })
     }
 
-    pub(super) async fn detach_image(&self, image: &Image) -> Result<()> {
-        let devices = self.devices().await?;
+    pub(super) async fn detach_image(&self, image: &Image, kept: &[PathBuf]) -> Result<()> {
+        let (devices, mounts) = (self.devices().await?, self.host.mounts()?);
         for device in devices.iter().filter(|device| shows(device, image)) {
+            let path = Path::new(&device.path);
+            if kept.iter().any(|kept| kept == path) {
+                continue;
+            }
+            // A device node that is bound somewhere does not keep krbd from unmapping it: the next volume would get its
+            // number, and a pod write into that.
+            if let Some(mount) = mounts.iter().find(|mount| mount.device_path().as_deref() == Some(path)) {
+                return Err(Error::Precondition(format!(
+                    "image {image} still shows at {} by {}: unmount it there first",
+                    mount.target.display(),
+                    device.path
+                )));
+            }
             self.unmap(image, &device.path).await?;
         }
         Ok(())

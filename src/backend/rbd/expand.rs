@@ -1,7 +1,9 @@
 //! ControllerExpandVolume, and the device on the node that follows it.
 
 use std::fs::{self, File};
-use std::io::{Seek as _, SeekFrom};
+use std::io::{self, Seek as _, SeekFrom};
+use std::path::PathBuf;
+use std::sync::PoisonError;
 
 use crate::backend::{Image, SizeRange};
 use crate::cluster::Secrets;
@@ -42,13 +44,18 @@ impl Rbd {
         let device = devices.iter().find(|device| shows(device, image));
         let device =
             device.ok_or_else(|| Error::NotFound(format!("image {image} is not mapped on this node")))?;
-        let (path, refresh) = (device.path.clone(), self.sysfs_of(&device.path, "refresh"));
-        let size = tokio::task::spawn_blocking(move || {
-            // "Reread the image header data" (ABI/testing/sysfs-bus-rbd).
-            refresh.filter(|file| file.exists()).map_or(Ok(()), |file| fs::write(file, "1"))?;
-            File::open(path)?.seek(SeekFrom::End(0))
-        });
         let what = format!("asking {} for its size", device.path);
+        let (path, refresh) = (device.path.clone(), self.sysfs_of(&device.path, "refresh"));
+        let asking = self.refreshing.clone();
+        // A thread that hangs stays until the cluster answers: one for each device.
+        if !asking.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone()) {
+            return Err(Error::TimedOut(format!("{what}: it was asked before, and has not answered yet")));
+        }
+        let size = tokio::task::spawn_blocking(move || {
+            let size = reread(&path, refresh);
+            asking.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
+            size
+        });
         match tokio::time::timeout(self.deadline, size).await {
             Ok(Ok(size)) => size.map_err(|error| Error::internal(what, error)),
             Ok(Err(error)) => Err(Error::internal(what, error)),
@@ -57,4 +64,10 @@ impl Rbd {
             ))),
         }
     }
+}
+
+/// The size that the device has, once krbd has read the header of its image anew (ABI/testing/sysfs-bus-rbd).
+fn reread(device: &str, refresh: Option<PathBuf>) -> io::Result<u64> {
+    refresh.filter(|file| file.exists()).map_or(Ok(()), |file| fs::write(file, "1"))?;
+    File::open(device)?.seek(SeekFrom::End(0))
 }

@@ -14,8 +14,9 @@ mod publish;
 mod stream;
 mod trash;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,6 +58,8 @@ pub(crate) struct Rbd {
     trash: Arc<Trash>,
     /// /sys/bus/rbd/devices
     sysfs: PathBuf,
+    /// Devices that are being asked for their size.
+    refreshing: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Rbd {
@@ -71,7 +74,17 @@ impl Rbd {
     ) -> Self {
         let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
-        Self { host, clusters, instance, cluster_name, deadline, pools, trash, sysfs }
+        Self {
+            host,
+            clusters,
+            instance,
+            cluster_name,
+            deadline,
+            pools,
+            trash,
+            sysfs,
+            refreshing: Arc::default(),
+        }
     }
 
     fn cli<'a>(&'a self, access: &'a Access) -> Cli<'a> {
@@ -129,8 +142,8 @@ impl Backend for Rbd {
         self.attach_image(request).await
     }
 
-    async fn detach(&self, image: &Image, _: Option<&Path>) -> Result<()> {
-        self.detach_image(image).await
+    async fn detach(&self, image: &Image, _: Option<&Path>, kept: &[PathBuf]) -> Result<()> {
+        self.detach_image(image, kept).await
     }
 
     async fn attached(&self, volume: &str) -> Result<Vec<Image>> {
