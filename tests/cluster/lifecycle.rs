@@ -230,3 +230,22 @@ async fn an_image_is_made_as_the_storage_class_says() {
     assert_eq!(life.context.get("radosNamespace"), Some(&scene.corner.namespace));
     driver.delete(&life.id).await.expect("DeleteVolume");
 }
+
+/// What takes a refused stage back leaves the device of the first one alone: another volume would get its number.
+#[tokio::test]
+async fn a_refused_second_stage_takes_nothing_from_the_first() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, block()).await;
+    life.up(&driver).await;
+    let second = life.on(&scene, &driver);
+    check(second.stage(&driver).await, Code::FailedPrecondition, "staged at");
+    second.unstage(&driver).await.expect("NodeUnstageVolume of what was refused");
+    let mut keyless = second.clone();
+    keyless.secrets.insert("userKey".to_owned(), "AQBSdFlnAAAAABAAMLQwS3AxMTExMTExMTExMQ==".to_owned());
+    keyless.stage(&driver).await.expect_err("a wrong key");
+    assert_eq!(driver.mapped(), [life.image.as_str()]);
+    life.write(b"of the first").expect("a pod writes");
+    life.down(&driver).await;
+    life.assert_gone_from(&driver);
+}

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use crate::common::driver::Start;
 use crate::common::growth::pattern;
-use crate::common::life::{Life, mount};
+use crate::common::life::{Life, block, mount};
 use crate::common::tools::{check, run};
 use crate::copies::restored;
 use crate::harness::{DRIVER, NODE, Scene};
@@ -59,5 +59,29 @@ async fn a_new_container_knows_what_the_old_one_has_staged() {
     }
     driver.delete_snapshot(&snapshot.snapshot_id).await.expect("DeleteSnapshot");
     run("umount", &[&scene.path(NODE).to_string_lossy()]);
+    scene.assert_empty();
+}
+
+/// kubelet's folder shows at two paths, as a bind in fstab has it: each mount below it shows twice.
+const TWICE: &str = r#"mount --bind "$NODE" "$NODE" && mount --make-shared "$NODE" && mount --bind "$NODE" "$AGAIN" && exec "$0" "$@""#;
+
+#[tokio::test]
+async fn a_mount_that_shows_twice_is_not_taken_for_two() {
+    let scene = Scene::new();
+    let (node, again) = (scene.path(NODE), scene.path("again"));
+    for folder in [&node, &again] {
+        fs::create_dir(folder).expect("a folder");
+    }
+    let mut start = scene.driver().variable("NODE", node).variable("AGAIN", again);
+    start.within = ["unshare", "--mount", "bash", "-c", TWICE].map(str::to_owned).into();
+    let driver = start.start().await;
+    for capability in [mount("ext4"), block()] {
+        let life = Life::create(&scene, &driver, capability).await;
+        life.up(&driver).await;
+        check(life.unstage(&driver).await, Code::FailedPrecondition, "published");
+        life.down(&driver).await;
+        driver.delete(&life.id).await.expect("DeleteVolume");
+    }
+    drop(driver);
     scene.assert_empty();
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tonic::Code;
 
+use crate::asks;
 use crate::common::csi::ControllerExpandVolumeRequest;
 use crate::common::growth::{SIZE, pattern};
 use crate::common::life::{Life, block, mount};
@@ -45,6 +46,23 @@ async fn an_unstaged_volume_grows_too() {
         twice(|| life.expand(&driver, SIZE)).await;
         assert_eq!(std::fs::metadata(&life.image).expect("its image").len(), SIZE.unsigned_abs());
         life.shows_what_it_grew_to(&driver, &data).await;
+    }
+}
+
+/// Growing is refused, by a program that has changed nothing: no reason to keep the data from its pods.
+#[tokio::test]
+async fn a_filesystem_that_cannot_grow_is_used_as_it_is() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let request = asks::any(100, mount("ext4")).with_parameters(&[("mkfsOptions", "-O bigalloc -C 65536")]);
+    let data = pattern(2, 4);
+    let life = Life::create_as(&scene, &driver, request).await.filled(&driver, &data).await;
+    driver.expand(&life.id, 200 << 20).await.expect("ControllerExpandVolume");
+    for _ in 0..2 {
+        assert!(life.content(&driver, data.len()).await == data);
+        let meta =
+            std::fs::read_to_string(scene.volume(&life.uuid()).join("meta.json")).expect("its metadata");
+        assert!(meta.contains(r#""done": "ext4""#), "{meta}");
     }
 }
 

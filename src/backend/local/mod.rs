@@ -127,12 +127,20 @@ impl Local {
         Segments::from([(self.topology_key.clone(), self.node.clone())])
     }
 
-    /// "Not there" is the truth for ids of this node, where the root is the one that held them.
-    fn prove_absent(&self, root: &Root, id: &VolumeId) -> Result<()> {
+    /// "Not there" is the truth for ids of this node, where the root is the one that held them, and nothing of the uuid is
+    /// there by another id.
+    fn prove_absent(&self, root: &Root, objects: Objects, id: &VolumeId) -> Result<()> {
         if id.cluster != CLUSTER || id.pool != self.id(id.uuid).pool {
             return Err(Error::Precondition(format!(
                 "{id} was made on another node or by another driver, not on {}",
                 self.node
+            )));
+        }
+        let there = root.object(objects, id.uuid);
+        if there.exists() {
+            return Err(Error::Precondition(format!(
+                "{} is there, and its meta.json names another id than {id}: look at it",
+                there.display()
             )));
         }
         if !root.was_used() {

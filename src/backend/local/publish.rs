@@ -34,7 +34,7 @@ impl Local {
     pub(super) async fn unpublish_volume(&self, id: &VolumeId, node: Option<&str>) -> Result<()> {
         let root = self.root().await?;
         let Some((folder, mut meta)) = Self::volume_if_there(&root, id)? else {
-            return self.prove_absent(&root, id);
+            return self.prove_absent(&root, Objects::Volumes, id);
         };
         let of_node = |published: &Published| node.is_none_or(|node| node == published.node);
         if !meta.published.as_ref().is_some_and(of_node) {

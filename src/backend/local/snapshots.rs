@@ -85,7 +85,7 @@ impl Local {
         let (root, uuid) = (self.root().await?, id.own.uuid);
         match object_of(&root, Objects::Snapshots, uuid)? {
             Some((_, meta)) if meta.id == id.to_string() => io(|| root.discard(Objects::Snapshots, uuid))?,
-            _ => self.prove_absent(&root, &id.own)?,
+            _ => self.prove_absent(&root, Objects::Snapshots, &id.own)?,
         }
         self.empty_trash(&root, uuid).await
     }
@@ -93,16 +93,15 @@ impl Local {
 
 pub(super) fn of(root: &Root, source: Option<&VolumeId>, page: &Page) -> Result<Listing<Snapshot>> {
     let wanted = source.map(|id| Origin::Volume(id.to_string()));
-    let one = |uuid: Uuid| match io(|| Meta::read(&root.object(Objects::Snapshots, uuid))) {
-        Ok(meta) => meta
-            .filter(|meta| wanted.is_none() || meta.source == wanted)
-            .map(|meta| snapshot(&meta))
-            .transpose(),
-        Err(error) => {
-            // It cannot be told whose it is; the others can.
-            tracing::error!(%uuid, "a snapshot is left out of the list: {error}");
-            Ok(None)
-        }
+    let read = |uuid: Uuid| {
+        let meta = io(|| Meta::read(&root.object(Objects::Snapshots, uuid)))?;
+        let meta = meta.filter(|meta| wanted.is_none() || meta.source == wanted);
+        meta.map(|meta| snapshot(&meta)).transpose()
+    };
+    let one = |uuid: Uuid| {
+        // It cannot be told whose it is; the others can.
+        let left_out = |error| tracing::error!(%uuid, "a snapshot is left out of the list: {error}");
+        Ok(read(uuid).map_err(left_out).ok().flatten())
     };
     page_of(root.uuids(Objects::Snapshots)?, page, one)
 }

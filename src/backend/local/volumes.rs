@@ -72,7 +72,7 @@ impl Local {
     pub(super) async fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let root = self.root().await?;
         let Some((folder, meta)) = Self::volume_if_there(&root, id)? else {
-            self.prove_absent(&root, id)?;
+            self.prove_absent(&root, Objects::Volumes, id)?;
             return self.empty_trash(&root, id.uuid).await;
         };
         if let Some(published) = &meta.published {
