@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::libc::{ENODEV, ENOENT, ENXIO};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -46,10 +47,8 @@ fn list_in(sysfs: &Path) -> io::Result<Vec<Loop>> {
         }
         let file = match fs::read(sysfs.join(&name).join("loop/backing_file")) {
             Ok(file) => file,
-            // It has none, or has just lost it.
-            Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ENXIO)) => {
-                continue;
-            }
+            // It has none, or loses it just now (ENODEV, seen).
+            Err(error) if matches!(error.raw_os_error(), Some(ENOENT | ENXIO | ENODEV)) => continue,
             Err(error) => return Err(error),
         };
         let file = PathBuf::from(OsString::from_vec(file.strip_suffix(b"\n").unwrap_or(&file).to_vec()));
