@@ -21,10 +21,11 @@ impl Node {
     pub(crate) async fn stage(&self, request: &StageVolume) -> Result<()> {
         make_mount_point(&request.staging, false)?;
         let place = place(&request.staging, &request.target.volume);
-        if let Some(mount) = self.mount_at(&place)? {
+        let mounts = self.host.mounts()?;
+        if let Some(mount) = mounts.iter().rfind(|mount| mount.target == place) {
             if device_exists(&mount.device, Path::new(SYS)) {
-                self.same_use(request, &mount, &place).await?;
-                if published(&self.host.mounts()?, &mount, &request.target.volume).is_some() {
+                self.same_use(request, mount, &place).await?;
+                if published(&mounts, mount, &request.target.volume).is_some() {
                     return Ok(());
                 }
                 // No pod has it yet: the call that mounted it may have been killed right after.

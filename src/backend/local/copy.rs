@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::host::{Cmd, Host, Mount, holders};
 use crate::ops::Ops;
 
-use super::{failed, io, loops};
+use super::{failed, io, loops, root};
 
 /// The slowest disk that a copy is given time for, in bytes a second.
 const SLOWEST: u64 = 4 << 20;
@@ -119,10 +118,10 @@ pub(super) async fn thaw_all(host: &dyn Host, device: &Path) {
 
 async fn cp(host: &dyn Host, from: &Path, to: &Path, reflink: &str, sparse: &str) -> Result<()> {
     let what = format!("copying {} to {}", from.display(), to.display());
-    let blocks = from.metadata().map_err(|error| failed(&what, error))?.blocks() * 512;
+    let held = root::held(from).map_err(|error| failed(&what, error))?;
     let (from, to) = (from.to_string_lossy(), to.to_string_lossy());
     let cp = Cmd::new("cp", [reflink, sparse, "--", &*from, &*to]);
-    match host.run(cp.deadline(Duration::from_secs(60 + blocks / SLOWEST))).await {
+    match host.run(cp.deadline(Duration::from_secs(60 + held / SLOWEST))).await {
         Ok(_) => Ok(()),
         Err(error) if error.said.contains("No space left on device") => {
             Err(Error::NoSpace(format!("{what}: {error}: free some room under --local-root")))

@@ -309,6 +309,11 @@ fn object_of(root: &Root, objects: Objects, uuid: Uuid) -> Result<Option<(PathBu
     Ok(io(|| Meta::read(&folder))?.map(|meta| (folder, meta)))
 }
 
+/// The same for exactly this id: a volume of the same name on another node has the same uuid, and another id.
+fn object_named(root: &Root, objects: Objects, uuid: Uuid, id: &str) -> Result<Option<(PathBuf, Meta)>> {
+    Ok(object_of(root, objects, uuid)?.filter(|(_, meta)| meta.id == id))
+}
+
 /// A volume as the node names it: the folder of all volumes in place of a pool, and the uuid. Printed, it is a path.
 fn image_of(root: &Path, uuid: Uuid) -> Image {
     let object = root::object(root, Objects::Volumes, uuid);

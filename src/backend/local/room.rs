@@ -1,6 +1,5 @@
 //! How much may still be promised: the free room of the filesystem less what sparse images may yet take.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -88,7 +87,7 @@ fn available(path: &Path) -> Result<u64> {
 /// An object whose metadata cannot be read counts as what it holds. Blocks that it shares with its source may have to be
 /// written anew, so they are no room that it holds: where the source is gone since, that is more careful than need be.
 fn share(object: &Path, objects: Objects) -> Share {
-    let held = root::image(object).metadata().map_or(0, |meta| meta.blocks() * 512);
+    let held = root::held(&root::image(object)).unwrap_or(0);
     match Meta::read(object) {
         Ok(Some(meta)) => {
             let most = if objects == Objects::Snapshots { held } else { meta.size.max(held) };

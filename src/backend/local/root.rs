@@ -51,6 +51,11 @@ pub(super) fn image(object: &Path) -> PathBuf {
     object.join("image")
 }
 
+/// Bytes that a file takes on the disk, holes left out.
+pub(super) fn held(file: &Path) -> io::Result<u64> {
+    Ok(file.metadata()?.blocks() * 512)
+}
+
 /// Its data: of a directory volume.
 pub(super) fn data(object: &Path) -> PathBuf {
     object.join("data")

@@ -1,7 +1,5 @@
 //! Snapshots: copies of an image as it was at one instant, which live on when their volume goes.
 
-use std::os::unix::fs::MetadataExt as _;
-
 use uuid::Uuid;
 
 use crate::backend::names::RESERVED;
@@ -13,7 +11,7 @@ use super::meta::{Meta, Origin};
 use super::params::Kind;
 use super::root::{self, Objects, Root};
 use super::state::page_of;
-use super::{CLUSTER, Local, failed, io, object_of, trash};
+use super::{CLUSTER, Local, failed, io, object_named, object_of, trash};
 
 /// Of a VolumeSnapshotClass nothing is known but the names of the CO.
 pub(super) fn check_parameters(parameters: &Parameters) -> Result<()> {
@@ -51,11 +49,8 @@ impl Local {
             )));
         }
         let image = root::image(&source);
-        let held = image
-            .metadata()
-            .map_err(|error| failed(&format!("looking at {}", image.display()), error))?
-            .blocks()
-            * 512;
+        let held =
+            root::held(&image).map_err(|error| failed(&format!("looking at {}", image.display()), error))?;
         let _promise = io(|| self.room.promise(&root, held))?;
         let folder = self.making(&root, id.own.uuid).await?;
         let mut meta = Meta::new(id.to_string(), request.name.clone(), Kind::Image, from.size);
@@ -74,8 +69,7 @@ impl Local {
     }
 
     pub(super) fn snapshot_state(&self, root: &Root, id: &SnapshotId) -> Result<Snapshot> {
-        let found =
-            object_of(root, Objects::Snapshots, id.own.uuid)?.filter(|(_, meta)| meta.id == id.to_string());
+        let found = object_named(root, Objects::Snapshots, id.own.uuid, &id.to_string())?;
         let (_, meta) = found
             .ok_or_else(|| Error::NotFound(format!("snapshot {id} does not exist on node {}", self.node)))?;
         snapshot(&meta)
@@ -83,9 +77,9 @@ impl Local {
 
     pub(super) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<()> {
         let (root, uuid) = (self.root().await?, id.own.uuid);
-        match object_of(&root, Objects::Snapshots, uuid)? {
-            Some((_, meta)) if meta.id == id.to_string() => io(|| root.discard(Objects::Snapshots, uuid))?,
-            _ => self.prove_absent(&root, Objects::Snapshots, &id.own)?,
+        match object_named(&root, Objects::Snapshots, uuid, &id.to_string())? {
+            Some(_) => io(|| root.discard(Objects::Snapshots, uuid))?,
+            None => self.prove_absent(&root, Objects::Snapshots, &id.own)?,
         }
         self.empty_trash(&root, uuid).await
     }

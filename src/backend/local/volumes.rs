@@ -12,7 +12,7 @@ use crate::id::{VolumeId, volume_uuid};
 use super::meta::{Meta, Origin};
 use super::params::{self, Kind, Plan};
 use super::root::{self, Objects, Root};
-use super::{CLUSTER, GRANULE, Local, directory, failed, io, loops, object_of, trash};
+use super::{CLUSTER, GRANULE, Local, directory, failed, io, loops, object_named, object_of, trash};
 
 /// What a new volume starts from.
 struct Start {
@@ -124,10 +124,8 @@ impl Local {
         found.ok_or_else(|| Error::NotFound(format!("volume {id} does not exist on node {}", self.node)))
     }
 
-    /// A volume of the same name on another node has the same uuid, and another id.
     pub(super) fn volume_if_there(root: &Root, id: &VolumeId) -> Result<Option<(PathBuf, Meta)>> {
-        let found = object_of(root, Objects::Volumes, id.uuid)?;
-        Ok(found.filter(|(_, meta)| meta.id == id.to_string()))
+        object_named(root, Objects::Volumes, id.uuid, &id.to_string())
     }
 
     /// Refuses where the volume shows on this node; takes away a device that an interrupted stage left.
@@ -188,8 +186,7 @@ impl Local {
             Source::Snapshot(id) => (Objects::Snapshots, id.to_string(), "snapshot"),
             Source::Volume(id) => (Objects::Volumes, id.to_string(), "volume"),
         };
-        let found = object_of(root, objects, source.uuid())?.filter(|(_, meta)| meta.id == id);
-        let Some((folder, meta)) = found else {
+        let Some((folder, meta)) = object_named(root, objects, source.uuid(), &id)? else {
             return Err(self.no_source(source, &format!("{what} {id}")));
         };
         if meta.kind == Kind::Directory {
