@@ -70,6 +70,27 @@ struct Rbd {
     mirror_daemons: usize,
     #[serde(default, rename = "netNamespaceFilePath")]
     net_namespace: String,
+    credential: Option<Credential>,
+}
+
+/// Ours, not ceph-csi's: for the calls that carry no secrets (ListVolumes, ControllerGetVolume, GetCapacity), and for
+/// those that may carry none.
+#[derive(Debug, Clone, Deserialize)]
+struct Credential {
+    #[serde(rename = "userID")]
+    user: String,
+    /// Holds the key alone, as `ceph auth get-key` prints it.
+    #[serde(rename = "keyFile")]
+    key_file: PathBuf,
+    /// Those that are listed.
+    #[serde(default)]
+    pools: Vec<String>,
+}
+
+/// A cluster that can be looked at without secrets, and the pools that hold volumes there.
+pub(crate) struct Listed {
+    pub(crate) access: Access,
+    pub(crate) pools: Vec<String>,
 }
 
 /// A cluster, and who we are on it: enough for any command.
@@ -102,16 +123,61 @@ impl Clusters {
         Self { path }
     }
 
-    /// Fails with `Precondition` where the cluster is not described: that may be mended in the file at any time.
+    /// As the user of the secrets; where there are none, as that of the configuration. Fails with `Precondition` where the
+    /// cluster is not described: that may be mended in the file at any time.
     pub(crate) fn access(&self, cluster: &str, secrets: &Secrets) -> Result<Access> {
-        let (user, key) = secrets.credential()?;
-        is_key(key)?;
         let entry = self.entry(cluster)?;
+        match &entry.rbd.credential {
+            Some(credential) if secrets.is_empty() => {
+                let key = credential.key()?;
+                let user = credential.user.clone();
+                self.enter(entry, &user, &key)
+            }
+            _ => {
+                let (user, key) = secrets.credential()?;
+                self.enter(entry, user, key)
+            }
+        }
+    }
+
+    /// None where neither the request nor the configuration says who we are.
+    pub(crate) fn access_if_any(&self, cluster: &str, secrets: &Secrets) -> Result<Option<Access>> {
+        if secrets.is_empty() && self.entry(cluster)?.rbd.credential.is_none() {
+            return Ok(None);
+        }
+        self.access(cluster, secrets).map(Some)
+    }
+
+    /// The clusters that the configuration has a credential for.
+    pub(crate) fn listed(&self) -> Result<Vec<Listed>> {
+        let with =
+            self.entries()?.into_iter().filter_map(|entry| Some((entry.rbd.credential.clone()?, entry)));
+        with.map(|(credential, entry)| {
+            let access = self.enter(entry, &credential.user, &credential.key()?)?;
+            Ok(Listed { access, pools: credential.pools })
+        })
+        .collect()
+    }
+
+    /// Whether any cluster can be listed. What the configuration does not tell, it may tell later: then start anew.
+    pub(crate) fn any_listed(&self) -> bool {
+        self.entries().is_ok_and(|entries| entries.iter().any(|entry| entry.rbd.credential.is_some()))
+    }
+
+    fn enter(&self, entry: Entry, user: &str, key: &str) -> Result<Access> {
+        is_key(key)?;
         if !entry.rbd.net_namespace.is_empty() {
             return Err(Error::Precondition(format!(
                 "cluster {cluster:?} sets netNamespaceFilePath in {}, which this version does not support: run the \
                  node plugin with hostNetwork instead",
-                self.path.display()
+                self.path.display(),
+                cluster = entry.id
+            )));
+        }
+        if entry.monitors.is_empty() {
+            let (cluster, path) = (entry.id, self.path.display());
+            return Err(Error::Precondition(format!(
+                "cluster {cluster:?} has no monitors in {path}: add them there"
             )));
         }
         let newer = Some(entry.rbd.rados_namespace).filter(|namespace| !namespace.is_empty());
@@ -125,26 +191,36 @@ impl Clusters {
         })
     }
 
-    fn entry(&self, cluster: &str) -> Result<Entry> {
+    fn entries(&self) -> Result<Vec<Entry>> {
         let path = self.path.display();
         let text = std::fs::read_to_string(&self.path).map_err(|error| {
             Error::Precondition(format!("the cluster configuration {path} cannot be read: {error}"))
         })?;
-        let entries: Vec<Entry> = serde_json::from_str(&text).map_err(|error| {
+        serde_json::from_str(&text).map_err(|error| {
             Error::Precondition(format!("the cluster configuration {path} is not valid: {error}"))
-        })?;
+        })
+    }
+
+    fn entry(&self, cluster: &str) -> Result<Entry> {
+        let path = self.path.display();
+        let entries = self.entries()?;
         let known: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
         let entry = entries.into_iter().find(|entry| entry.id == cluster).ok_or_else(|| {
             Error::Precondition(format!(
                 "clusterID {cluster:?} is not in {path}, which has {known:?}: add it there"
             ))
         })?;
-        if entry.monitors.is_empty() {
-            return Err(Error::Precondition(format!(
-                "cluster {cluster:?} has no monitors in {path}: add them there"
-            )));
-        }
         Ok(entry)
+    }
+}
+
+impl Credential {
+    /// Read anew each time: a changed Secret counts at once. A folder that is not mounted yet passes by itself.
+    fn key(&self) -> Result<String> {
+        let path = self.key_file.display();
+        std::fs::read_to_string(&self.key_file).map_err(|error| {
+            Error::Precondition(format!("the key file {path} of the cluster configuration: {error}"))
+        })
     }
 }
 

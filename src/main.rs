@@ -99,7 +99,7 @@ fn services(config: &Config, ops: &Ops) -> Routes {
     let identity = Identity {
         driver_name: config.driver_name.clone(),
         controller: config.controller,
-        offers: backend.offers(),
+        offers: backend.offers().to_vec(),
         ops: ops.clone(),
     };
     let mut routes = Routes::new(IdentityServer::new(identity));

@@ -3,6 +3,7 @@
 pub(crate) mod local;
 mod names;
 pub(crate) mod rbd;
+mod size;
 mod types;
 
 use std::path::{Path, PathBuf};
@@ -14,17 +15,18 @@ use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId};
 
+pub(crate) use size::SizeRange;
 pub(crate) use types::{
     Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
     FormatMark, Image, Listing, Mode, Offer, Page, Parameters, Places, Publish, Segments, Severity, Shown,
-    SizeRange, Snapshot, Source, Target, Volume, VolumeState, is_in, is_static,
+    Snapshot, Source, Target, Volume, VolumeState, is_in, is_static,
 };
 
 /// A storage system. Every method may be repeated without harm. What only some offer answers `Unbuilt` by itself.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
     /// What of CSI it offers beyond what every backend has to.
-    fn offers(&self) -> &'static [Offer] {
+    fn offers(&self) -> &[Offer] {
         &[]
     }
     /// Where this node is, for a backend whose volumes are reached from some nodes only.
@@ -43,10 +45,10 @@ pub(crate) trait Backend: Send + Sync {
     /// Why the volume cannot be used in one of these ways, if so. `NotFound` where there is none.
     async fn refusal(&self, id: &VolumeId, uses: &[Capability], secrets: &Secrets) -> Result<Option<String>>;
     /// The volume, where it is in use, and what is wrong with it. `NotFound` where there is none.
-    async fn state(&self, _: &VolumeId) -> Result<VolumeState> {
+    async fn state(&self, _: &VolumeId, _: &Secrets) -> Result<VolumeState> {
         unbuilt("ControllerGetVolume")
     }
-    /// Volumes, by uuid.
+    /// Volumes, by uuid, with what is known of each without looking at it alone: a size of 0 is not known.
     async fn list(&self, _: &Page) -> Result<Listing<VolumeState>> {
         unbuilt("ListVolumes")
     }

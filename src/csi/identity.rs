@@ -16,7 +16,7 @@ pub(crate) struct Identity {
     /// Whether the controller service is served here.
     pub(crate) controller: bool,
     /// What the backend offers.
-    pub(crate) offers: &'static [Offer],
+    pub(crate) offers: Vec<Offer>,
     pub(crate) ops: Ops,
 }
 
@@ -37,7 +37,7 @@ impl identity_server::Identity for Identity {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::new(offers::plugin(self.controller, self.offers)))
+        Ok(Response::new(offers::plugin(self.controller, &self.offers)))
     }
 
     /// Ready as soon as this can be answered, until SIGTERM; storage that is down is no reason to restart the driver.

@@ -123,6 +123,11 @@ impl Local {
         VolumeId { cluster: CLUSTER.to_owned(), pool: Pool::Id(node_number(&self.node)), uuid }
     }
 
+    fn told_volume(&self, id: VolumeId, meta: &Meta) -> Result<Volume> {
+        let (size, context, source) = (meta.size, meta.context.clone(), meta.source()?);
+        Ok(Volume { id, size, context, source, reached_from: vec![self.segments()] })
+    }
+
     fn segments(&self) -> Segments {
         Segments::from([(self.topology_key.clone(), self.node.clone())])
     }
@@ -175,7 +180,7 @@ fn failed(what: &str, error: std::io::Error) -> Error {
 
 #[async_trait]
 impl Backend for Local {
-    fn offers(&self) -> &'static [Offer] {
+    fn offers(&self) -> &[Offer] {
         &[
             Offer::Snapshots,
             Offer::Clones,
@@ -213,7 +218,7 @@ impl Backend for Local {
         Ok(raw.then(|| format!("volume {id} is a directory, no block device")))
     }
 
-    async fn state(&self, id: &VolumeId) -> Result<VolumeState> {
+    async fn state(&self, id: &VolumeId, _: &Secrets) -> Result<VolumeState> {
         self.volume_state(self.root().await?.as_ref(), id)
     }
 
@@ -251,7 +256,7 @@ impl Backend for Local {
         page: &Page,
         _: &Secrets,
     ) -> Result<Listing<Snapshot>> {
-        snapshots::of(self.root().await?.as_ref(), source, page)
+        self.snapshots_of(self.root().await?.as_ref(), source, page)
     }
 
     async fn delete_snapshot(&self, id: &SnapshotId, _: &Secrets) -> Result<()> {

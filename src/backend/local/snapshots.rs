@@ -36,7 +36,7 @@ impl Local {
                     request.source
                 )));
             }
-            return snapshot(&meta);
+            return self.told_snapshot(&meta);
         }
         if !request.places.admit(&self.segments()) {
             return Err(self.elsewhere(&request.name));
@@ -65,14 +65,14 @@ impl Local {
             let _ = trash::remove(self.host.as_ref(), &root, &folder).await;
             return Err(error);
         }
-        snapshot(&meta)
+        self.told_snapshot(&meta)
     }
 
     pub(super) fn snapshot_state(&self, root: &Root, id: &SnapshotId) -> Result<Snapshot> {
         let found = object_named(root, Objects::Snapshots, id.own.uuid, &id.to_string())?;
         let (_, meta) = found
             .ok_or_else(|| Error::NotFound(format!("snapshot {id} does not exist on node {}", self.node)))?;
-        snapshot(&meta)
+        self.told_snapshot(&meta)
     }
 
     pub(super) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<()> {
@@ -83,23 +83,29 @@ impl Local {
         }
         self.empty_trash(&root, uuid).await
     }
-}
 
-pub(super) fn of(root: &Root, source: Option<&VolumeId>, page: &Page) -> Result<Listing<Snapshot>> {
-    let wanted = source.map(|id| Origin::Volume(id.to_string()));
-    let read = |uuid: Uuid| {
-        let meta = io(|| Meta::read(&root.object(Objects::Snapshots, uuid)))?;
-        let meta = meta.filter(|meta| wanted.is_none() || meta.source == wanted);
-        meta.map(|meta| snapshot(&meta)).transpose()
-    };
-    let one = |uuid: Uuid| {
-        // It cannot be told whose it is; the others can.
-        let left_out = |error| tracing::error!(%uuid, "a snapshot is left out of the list: {error}");
-        Ok(read(uuid).map_err(left_out).ok().flatten())
-    };
-    page_of(root.uuids(Objects::Snapshots)?, page, one)
-}
+    pub(super) fn snapshots_of(
+        &self,
+        root: &Root,
+        source: Option<&VolumeId>,
+        page: &Page,
+    ) -> Result<Listing<Snapshot>> {
+        let wanted = source.map(|id| Origin::Volume(id.to_string()));
+        let read = |uuid: Uuid| {
+            let meta = io(|| Meta::read(&root.object(Objects::Snapshots, uuid)))?;
+            let meta = meta.filter(|meta| wanted.is_none() || meta.source == wanted);
+            meta.map(|meta| self.told_snapshot(&meta)).transpose()
+        };
+        let one = |uuid: Uuid| {
+            // It cannot be told whose it is; the others can.
+            let left_out = |error| tracing::error!(%uuid, "a snapshot is left out of the list: {error}");
+            Ok(read(uuid).map_err(left_out).ok().flatten())
+        };
+        page_of(root.uuids(Objects::Snapshots)?, page, one)
+    }
 
-fn snapshot(meta: &Meta) -> Result<Snapshot> {
-    Ok(Snapshot { id: SnapshotId::parse(&meta.id)?, size: meta.size, created: meta.created() })
+    fn told_snapshot(&self, meta: &Meta) -> Result<Snapshot> {
+        let (id, reached_from) = (SnapshotId::parse(&meta.id)?, vec![self.segments()]);
+        Ok(Snapshot { id, size: meta.size, created: meta.created(), reached_from })
+    }
 }

@@ -43,22 +43,23 @@ impl Local {
         let object = root.object(Objects::Volumes, uuid);
         let known = match Meta::read(&object) {
             Ok(None) => return None,
-            Ok(Some(meta)) => known_state(&object, &meta),
+            Ok(Some(meta)) => self.known_state(&object, &meta),
             Err(error) => Err(error),
         };
         Some(known.unwrap_or_else(|error| {
             let size = root::image(&object).metadata().map_or(0, |meta| meta.len());
-            let volume = Volume { id: self.id(uuid), size, context: Parameters::new(), source: None };
+            let reached_from = vec![self.segments()];
+            let id = self.id(uuid);
+            let volume = Volume { id, size, context: Parameters::new(), source: None, reached_from };
             VolumeState { volume, nodes: Vec::new(), health: vec![unreadable(&error)] }
         }))
     }
-}
 
-fn known_state(object: &Path, meta: &Meta) -> Result<VolumeState> {
-    let (id, context) = (VolumeId::parse(&meta.id)?, meta.context.clone());
-    let volume = Volume { id, size: meta.size, context, source: meta.source()? };
-    let nodes = meta.published.iter().map(|published| published.node.clone()).collect();
-    Ok(VolumeState { volume, nodes, health: ailments(object, meta) })
+    fn known_state(&self, object: &Path, meta: &Meta) -> Result<VolumeState> {
+        let volume = self.told_volume(VolumeId::parse(&meta.id)?, meta)?;
+        let nodes = meta.published.iter().map(|published| published.node.clone()).collect();
+        Ok(VolumeState { volume, nodes, health: ailments(object, meta) })
+    }
 }
 
 /// One page of a list in order of uuid.

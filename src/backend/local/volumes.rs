@@ -42,7 +42,7 @@ impl Local {
                 )));
             }
             same_volume(request, &plan, &meta)?;
-            return volume(id, &meta);
+            return self.told_volume(id, &meta);
         }
         if !request.places.admit(&self.segments()) {
             return Err(self.elsewhere(&request.name));
@@ -66,7 +66,7 @@ impl Local {
                 return Err(error);
             }
         };
-        volume(id, &meta)
+        self.told_volume(id, &meta)
     }
 
     pub(super) async fn delete_volume(&self, id: &VolumeId) -> Result<()> {
@@ -258,8 +258,4 @@ fn same_volume(request: &CreateVolume, plan: &Plan, meta: &Meta) -> Result<()> {
         return differs(format!("made from {there}, where {asked} is asked for"));
     }
     Ok(())
-}
-
-fn volume(id: VolumeId, meta: &Meta) -> Result<Volume> {
-    Ok(Volume { id, size: meta.size, context: meta.context.clone(), source: meta.source()? })
 }

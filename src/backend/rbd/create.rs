@@ -43,7 +43,7 @@ impl Rbd {
         }
         let size = self.make(&New { cli: &cli, plan: &plan, request, image: &image, uuid }).await?;
         self.trash.take_up(&access, &plan.pool);
-        Ok(Volume { id, size, context: volume_context(plan, &image), source: None })
+        Ok(Volume { id, size, context: volume_context(plan, &image), source: None, reached_from: Vec::new() })
     }
 
     /// One process in the common case. Where the name exists, what is there is proved whole or made again.

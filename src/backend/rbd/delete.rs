@@ -76,7 +76,8 @@ impl Rbd {
         if info.snapshot_count == 0 {
             return Ok(());
         }
-        let snapshots = cli.snapshots(image).await?.into_iter().filter(Snapshot::is_of_a_user);
+        let snapshots =
+            cli.snapshots(image).await?.unwrap_or_default().into_iter().filter(Snapshot::is_of_a_user);
         let names: Vec<String> = snapshots.map(|snapshot| snapshot.name).collect();
         if names.is_empty() {
             return Ok(());

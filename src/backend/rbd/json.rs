@@ -21,7 +21,39 @@ pub(super) struct Info {
     #[serde(default)]
     pub(super) data_pool: Option<String>,
     #[serde(default)]
+    pub(super) parent: Option<Parent>,
+    #[serde(default)]
     mirroring: Option<Mirroring>,
+}
+
+/// The snapshot that an image is a clone of. Its name changes when it is removed: `id` and the list of all snapshots tell.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Parent {
+    pub(super) pool: String,
+    #[serde(default)]
+    pub(super) pool_namespace: String,
+    pub(super) image: String,
+    /// Of the image.
+    #[serde(default)]
+    pub(super) id: String,
+    pub(super) snapshot: String,
+    /// Whether the image is in the trash.
+    #[serde(default)]
+    pub(super) trash: bool,
+}
+
+/// A clone of an image.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Child {
+    pub(super) pool: String,
+    #[serde(default)]
+    pub(super) pool_namespace: String,
+    pub(super) image: String,
+    /// Of the image.
+    #[serde(default)]
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) trash: bool,
 }
 
 fn default_object_size() -> u64 {
@@ -64,11 +96,22 @@ pub(super) struct Named {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Snapshot {
     pub(super) name: String,
+    /// Bytes.
+    #[serde(default)]
+    pub(super) size: u64,
+    /// As asctime(3) prints it, in UTC.
+    #[serde(default)]
+    pub(super) timestamp: String,
     #[serde(default)]
     namespace: Option<SnapshotKind>,
 }
 
 impl Snapshot {
+    /// The name that it was made with.
+    pub(super) fn original_name(&self) -> &str {
+        self.namespace.as_ref().and_then(|kind| kind.original_name.as_deref()).unwrap_or(&self.name)
+    }
+
     /// Not one that a clone alone keeps, in the trash of the image.
     pub(super) fn is_of_a_user(&self) -> bool {
         self.namespace.as_ref().is_none_or(|namespace| namespace.kind != "trash")
@@ -79,6 +122,24 @@ impl Snapshot {
 struct SnapshotKind {
     #[serde(rename = "type", default)]
     kind: String,
+    /// Of one in the trash.
+    #[serde(default)]
+    original_name: Option<String>,
+}
+
+/// What `rados lock info` prints.
+#[derive(Debug, Deserialize)]
+pub(super) struct Claim {
+    #[serde(default)]
+    pub(super) lockers: Vec<Locker>,
+}
+
+/// Who holds a lock of an object.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Locker {
+    /// `client.<number>`
+    pub(super) name: String,
+    pub(super) cookie: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -12,6 +12,7 @@ mod params;
 mod pools;
 mod publish;
 mod stream;
+mod tombstone;
 mod trash;
 
 use std::collections::HashSet;
@@ -54,6 +55,7 @@ pub(crate) struct Rbd {
     instance: String,
     cluster_name: String,
     deadline: Duration,
+    offers: Vec<Offer>,
     pools: Pools,
     trash: Arc<Trash>,
     /// /sys/bus/rbd/devices
@@ -74,12 +76,14 @@ impl Rbd {
     ) -> Self {
         let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
+        let offers = vec![Offer::Expansion];
         Self {
             host,
             clusters,
             instance,
             cluster_name,
             deadline,
+            offers,
             pools,
             trash,
             sysfs,
@@ -94,8 +98,8 @@ impl Rbd {
 
 #[async_trait]
 impl Backend for Rbd {
-    fn offers(&self) -> &'static [Offer] {
-        &[Offer::Expansion]
+    fn offers(&self) -> &[Offer] {
+        &self.offers
     }
 
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {
@@ -109,11 +113,8 @@ impl Backend for Rbd {
     }
 
     async fn refusal(&self, id: &VolumeId, _: &[Capability], secrets: &Secrets) -> Result<Option<String>> {
-        if secrets.is_empty() {
-            // csc and older COs send none with ValidateVolumeCapabilities: then the id is judged by its form alone.
-            return Ok(None);
-        }
-        let access = self.clusters.access(&id.cluster, secrets)?;
+        // csc and older COs send no secrets with ValidateVolumeCapabilities: then the id is judged by its form alone.
+        let Some(access) = self.clusters.access_if_any(&id.cluster, secrets)? else { return Ok(None) };
         let found = self.find_meta(&self.cli(&access), id).await?;
         found.map(|_| None).ok_or_else(|| not_found(id, &id.default_image()))
     }

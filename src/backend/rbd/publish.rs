@@ -10,13 +10,10 @@ use super::find::not_found;
 use super::meta::{self, Published};
 
 impl Rbd {
-    /// PVs of older StorageClasses name no secret: then nothing is noted, and NodeStageVolume is the guard.
+    /// PVs of older StorageClasses name no secret: without a credential in the cluster configuration nothing is noted then, and NodeStageVolume is the guard.
     pub(super) async fn publish_volume(&self, request: &Publish) -> Result<()> {
-        if request.secrets.is_empty() {
-            return Ok(());
-        }
         let id = &request.id;
-        let access = self.clusters.access(&id.cluster, &request.secrets)?;
+        let Some(access) = self.clusters.access_if_any(&id.cluster, &request.secrets)? else { return Ok(()) };
         let cli = self.cli(&access);
         let (image, meta) =
             self.find_meta(&cli, id).await?.ok_or_else(|| not_found(id, &id.default_image()))?;
@@ -45,10 +42,7 @@ impl Rbd {
         node: Option<&str>,
         secrets: &Secrets,
     ) -> Result<()> {
-        if secrets.is_empty() {
-            return Ok(());
-        }
-        let access = self.clusters.access(&id.cluster, secrets)?;
+        let Some(access) = self.clusters.access_if_any(&id.cluster, secrets)? else { return Ok(()) };
         let cli = self.cli(&access);
         let Some((image, meta)) = self.find_meta(&cli, id).await? else {
             let pool = self.pools.name(&cli, &id.pool).await?;

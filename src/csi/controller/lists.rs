@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use super::Controller;
 use crate::backend::{Listing, Offer, Page, VolumeState};
+use crate::cluster::Secrets;
 use crate::csi::note_volume;
 use crate::csi::proto::{
     ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse, ControllerGetVolumeRequest,
@@ -18,7 +19,7 @@ impl Controller {
         self.need(Offer::Lists, "ListVolumes")?;
         let page = pages::page(request.max_entries, &request.starting_token)?;
         let listing = self.backend.list(&page).await?;
-        Ok(lists::volumes(listing, self.backend.place().as_ref()))
+        Ok(lists::volumes(listing))
     }
 
     pub(super) async fn get(
@@ -28,17 +29,17 @@ impl Controller {
         self.need(Offer::Lists, "ControllerGetVolume")?;
         note_volume(&request.volume_id);
         let id = wire::existing_id("volume_id", &request.volume_id)?;
-        Ok(lists::volume(self.backend.state(&id).await?, self.backend.place()))
+        Ok(lists::volume(self.backend.state(&id, &Secrets::default()).await?))
     }
 
     pub(super) async fn health(
         &self,
-        request: &ControllerGetVolumeHealthRequest,
+        request: ControllerGetVolumeHealthRequest,
     ) -> Result<ControllerGetVolumeHealthResponse> {
         self.need(Offer::Lists, "ControllerGetVolumeHealth")?;
         note_volume(&request.volume_id);
         let id = wire::existing_id("volume_id", &request.volume_id)?;
-        let state = self.backend.state(&id).await?;
+        let state = self.backend.state(&id, &Secrets::new(request.secrets)).await?;
         let volume_health = Some(health::of_volume(id.to_string(), state.health));
         Ok(ControllerGetVolumeHealthResponse { volume_health })
     }

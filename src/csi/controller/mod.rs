@@ -105,7 +105,7 @@ impl controller_server::Controller for Controller {
         &self,
         request: Request<ControllerGetVolumeHealthRequest>,
     ) -> Answer<ControllerGetVolumeHealthResponse> {
-        answer(self.health(&request.into_inner()).await)
+        answer(self.health(request.into_inner()).await)
     }
 
     async fn controller_list_volume_health(

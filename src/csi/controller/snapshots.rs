@@ -30,7 +30,7 @@ impl Controller {
         let backend = self.backend.clone();
         let snapshot = self.ops.run(operation, async move { backend.snapshot(&create).await }).await?;
         note_volume(&snapshot.id.to_string());
-        let snapshot = Some(snapshots::told(&snapshot, self.backend.place()));
+        let snapshot = Some(snapshots::told(snapshot));
         Ok(CreateSnapshotResponse { snapshot })
     }
 
@@ -63,7 +63,7 @@ impl Controller {
         let page = pages::page(request.max_entries, &request.starting_token)?;
         let filter = snapshots::filter(&request);
         let listing = self.filtered(&filter, &page, &Secrets::new(request.secrets)).await?;
-        Ok(snapshots::listed(&listing, self.backend.place().as_ref()))
+        Ok(snapshots::listed(listing))
     }
 
     pub(super) async fn one_snapshot(&self, request: GetSnapshotRequest) -> Result<GetSnapshotResponse> {
@@ -71,7 +71,7 @@ impl Controller {
         note_volume(&request.snapshot_id);
         let id = snapshots::existing_id(&request.snapshot_id)?;
         let snapshot = self.backend.find_snapshot(&id, &Secrets::new(request.secrets)).await?;
-        let snapshot = Some(snapshots::told(&snapshot, self.backend.place()));
+        let snapshot = Some(snapshots::told(snapshot));
         Ok(GetSnapshotResponse { snapshot })
     }
 

@@ -28,7 +28,7 @@ impl Controller {
         let backend = self.backend.clone();
         let volume = self.ops.run(operation, async move { backend.create(&create).await }).await?;
         note_volume(&volume.id.to_string());
-        Ok(volumes::created(volume, self.backend.place()))
+        Ok(volumes::created(volume))
     }
 
     pub(super) async fn delete(&self, request: DeleteVolumeRequest) -> Result<DeleteVolumeResponse> {

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::backend::{Capacity, CapacityQuery, Listing, Page, Segments, VolumeState};
+use crate::backend::{Capacity, CapacityQuery, Listing, Page, VolumeState};
 use crate::csi::proto;
 use crate::csi::proto::controller_get_volume_response::VolumeStatus as GotStatus;
 use crate::csi::proto::list_volumes_response::{Entry, VolumeStatus};
@@ -14,13 +14,13 @@ use super::{capability, health, map, places, signed, volumes};
 /// How many volumes are looked at in one step of the search for unhealthy ones.
 const STEP: usize = 256;
 
-pub(crate) fn volumes(listing: Listing<VolumeState>, place: Option<&Segments>) -> proto::ListVolumesResponse {
+pub(crate) fn volumes(listing: Listing<VolumeState>) -> proto::ListVolumesResponse {
     let entry = |state: VolumeState| Entry {
         status: Some(VolumeStatus {
             volume_condition: Some(health::condition(&state.health)),
             published_node_ids: state.nodes,
         }),
-        volume: Some(volumes::told(state.volume, place.cloned())),
+        volume: Some(volumes::told(state.volume)),
     };
     proto::ListVolumesResponse {
         entries: listing.entries.into_iter().map(entry).collect(),
@@ -28,13 +28,13 @@ pub(crate) fn volumes(listing: Listing<VolumeState>, place: Option<&Segments>) -
     }
 }
 
-pub(crate) fn volume(state: VolumeState, place: Option<Segments>) -> proto::ControllerGetVolumeResponse {
+pub(crate) fn volume(state: VolumeState) -> proto::ControllerGetVolumeResponse {
     proto::ControllerGetVolumeResponse {
         status: Some(GotStatus {
             volume_condition: Some(health::condition(&state.health)),
             published_node_ids: state.nodes,
         }),
-        volume: Some(volumes::told(state.volume, place)),
+        volume: Some(volumes::told(state.volume)),
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
 
     fn state(number: u128, ill: bool) -> VolumeState {
         let id = VolumeId { cluster: "c".to_owned(), pool: Pool::Id(1), uuid: Uuid::from_u128(number) };
-        let volume = Volume { id, size: 1 << 20, context: Segments::new(), source: None };
+        let volume = Volume { id, size: 1 << 20, context: [].into(), source: None, reached_from: Vec::new() };
         let ailment = Ailment { severity: Severity::Degraded, reason: "Slow", message: "slow".to_owned() };
         VolumeState { volume, nodes: vec!["n".to_owned()], health: vec![ailment; ill.into()] }
     }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_volume_is_listed_with_its_nodes_and_its_condition() {
         let listing = Listing { entries: vec![state(1, true)], next: Some(Uuid::from_u128(1)) };
-        let listed = volumes(listing, None);
+        let listed = volumes(listing);
         assert_eq!(listed.next_token, Uuid::from_u128(1).to_string());
         let status = listed.entries[0].status.clone().expect("a status");
         assert_eq!(status.published_node_ids, ["n"]);

@@ -17,8 +17,8 @@ pub(super) fn one(wire: Topology) -> Result<Segments> {
 }
 
 /// Empty: reached from everywhere.
-pub(super) fn reached_from(place: Option<Segments>) -> Vec<Topology> {
-    place.map(|segments| Topology { segments }).into_iter().collect()
+pub(super) fn reached_from(places: Vec<Segments>) -> Vec<Topology> {
+    places.into_iter().map(|segments| Topology { segments }).collect()
 }
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_volume_without_a_place_is_reached_from_everywhere() {
-        assert_eq!(reached_from(None), []);
-        assert_eq!(reached_from(Some(segments("a"))), [topology("a")]);
+        assert_eq!(reached_from(Vec::new()), []);
+        assert_eq!(reached_from(vec![segments("a")]), [topology("a")]);
     }
 }

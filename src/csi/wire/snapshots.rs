@@ -2,7 +2,8 @@
 
 use uuid::Uuid;
 
-use crate::backend::{CreateSnapshot, Listing, Segments, Snapshot};
+use crate::backend::{CreateSnapshot, Listing, Snapshot};
+use crate::cluster::Secrets;
 use crate::csi::proto;
 use crate::csi::proto::list_snapshots_response::Entry;
 use crate::error::Result;
@@ -17,6 +18,7 @@ pub(crate) fn create(request: proto::CreateSnapshotRequest) -> Result<CreateSnap
         source: super::existing_id("source_volume_id", &request.source_volume_id)?,
         parameters: map("parameters", request.parameters)?,
         places: places::wanted(request.accessibility_requirements)?,
+        secrets: Secrets::new(request.secrets),
     })
 }
 
@@ -31,7 +33,7 @@ pub(crate) fn existing_id(id: &str) -> Result<SnapshotId> {
     known_id(id)?.ok_or_else(|| no_such("snapshot", id))
 }
 
-pub(crate) fn told(snapshot: &Snapshot, place: Option<Segments>) -> proto::Snapshot {
+pub(crate) fn told(snapshot: Snapshot) -> proto::Snapshot {
     proto::Snapshot {
         size_bytes: signed(snapshot.size),
         snapshot_id: snapshot.id.to_string(),
@@ -39,7 +41,7 @@ pub(crate) fn told(snapshot: &Snapshot, place: Option<Segments>) -> proto::Snaps
         creation_time: Some(snapshot.created.into()),
         ready_to_use: true,
         group_snapshot_id: String::new(),
-        accessible_topology: places::reached_from(place),
+        accessible_topology: places::reached_from(snapshot.reached_from),
     }
 }
 
@@ -71,10 +73,10 @@ pub(crate) fn only(snapshot: Option<Snapshot>, after: Option<Uuid>) -> Listing<S
     Listing { entries: snapshot.filter(behind).into_iter().collect(), next: None }
 }
 
-pub(crate) fn listed(listing: &Listing<Snapshot>, place: Option<&Segments>) -> proto::ListSnapshotsResponse {
-    let entry = |snapshot| Entry { snapshot: Some(told(snapshot, place.cloned())) };
+pub(crate) fn listed(listing: Listing<Snapshot>) -> proto::ListSnapshotsResponse {
+    let entry = |snapshot| Entry { snapshot: Some(told(snapshot)) };
     proto::ListSnapshotsResponse {
-        entries: listing.entries.iter().map(entry).collect(),
+        entries: listing.entries.into_iter().map(entry).collect(),
         next_token: pages::token(listing.next),
     }
 }
@@ -98,7 +100,8 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         let created = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
-        Snapshot { id: id(), size: 5, created }
+        let reached_from = vec![[("n".to_owned(), "a".to_owned())].into()];
+        Snapshot { id: id(), size: 5, created, reached_from }
     }
 
     #[test]
@@ -131,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_told_whole() {
-        let told = told(&snapshot(), Some([("n".to_owned(), "a".to_owned())].into()));
+        let told = told(snapshot());
         assert_eq!((told.size_bytes, told.ready_to_use), (5, true));
         assert_eq!((told.snapshot_id, told.source_volume_id), (id().to_string(), source(1).to_string()));
         let created = told.creation_time.expect("a time");

@@ -1,8 +1,6 @@
 //! The messages of single volumes: create, publish, validate, expand, modify.
 
-use crate::backend::{
-    CreateVolume, Offer, Parameters, Publish, Segments, SizeRange, Source, Volume, is_static,
-};
+use crate::backend::{CreateVolume, Offer, Parameters, Publish, SizeRange, Source, Volume, is_static};
 use crate::cluster::Secrets;
 use crate::csi::proto;
 use crate::csi::proto::validate_volume_capabilities_response::Confirmed;
@@ -36,18 +34,17 @@ pub(crate) fn create(request: proto::CreateVolumeRequest, offers: &[Offer]) -> R
     })
 }
 
-pub(crate) fn created(volume: Volume, place: Option<Segments>) -> proto::CreateVolumeResponse {
-    proto::CreateVolumeResponse { volume: Some(told(volume, place)) }
+pub(crate) fn created(volume: Volume) -> proto::CreateVolumeResponse {
+    proto::CreateVolumeResponse { volume: Some(told(volume)) }
 }
 
-/// A volume that is reached from `place` alone, or from everywhere.
-pub(super) fn told(volume: Volume, place: Option<Segments>) -> proto::Volume {
+pub(super) fn told(volume: Volume) -> proto::Volume {
     proto::Volume {
         capacity_bytes: signed(volume.size),
         volume_id: volume.id.to_string(),
         volume_context: volume.context,
         content_source: volume.source.as_ref().map(told_source),
-        accessible_topology: places::reached_from(place),
+        accessible_topology: places::reached_from(volume.reached_from),
     }
 }
 
@@ -220,16 +217,21 @@ mod tests {
 
     #[test]
     fn a_volume_is_told_with_its_source_and_its_place() {
-        let volume =
-            Volume { id: id(), size: 5, context: Parameters::new(), source: Some(Source::Volume(id())) };
-        let told = told(volume.clone(), Some([("n".to_owned(), "a".to_owned())].into()));
+        let volume = Volume {
+            id: id(),
+            size: 5,
+            context: Parameters::new(),
+            source: Some(Source::Volume(id())),
+            reached_from: vec![[("n".to_owned(), "a".to_owned())].into()],
+        };
+        let told = told(volume.clone());
         assert_eq!((told.capacity_bytes, told.volume_id), (5, id().to_string()));
         assert_eq!(
             told.content_source.and_then(|source| source.r#type),
             Some(from_volume(&id().to_string()))
         );
         assert_eq!(told.accessible_topology.len(), 1);
-        assert_eq!(super::told(Volume { source: None, ..volume }, None).content_source, None);
+        assert_eq!(super::told(Volume { source: None, ..volume }).content_source, None);
     }
 
     #[test]

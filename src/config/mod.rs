@@ -1,5 +1,7 @@
 //! Every flag and variable of the driver in one place, spelt as ceph-csi spells them. Nothing else reads either.
 
+mod ceph_csi;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,49 +21,6 @@ pub(crate) enum Type {
     /// Both services on folders and loop devices of this node, without a cluster
     Local,
 }
-
-/// Flags of ceph-csi that have no meaning here, and whether they are switches: each is accepted with one warning, so
-/// that its manifests work.
-const IGNORED: &[(&str, Switch)] = &[
-    ("alsologtostderr", Switch(true)),
-    ("automaxprocs", Switch(true)),
-    ("csi-addons-endpoint", Switch(false)),
-    ("drivernamespace", Switch(false)),
-    ("enableprofiling", Switch(true)),
-    ("feature-gates", Switch(false)),
-    ("forcecephkernelclient", Switch(true)),
-    ("fusemountoptions", Switch(false)),
-    ("kernelmountoptions", Switch(false)),
-    ("log_file", Switch(false)),
-    ("logslowopinterval", Switch(false)),
-    ("logtostderr", Switch(true)),
-    ("maxsnapshotsonimage", Switch(false)),
-    ("metricspath", Switch(false)),
-    ("metricsport", Switch(false)),
-    ("minsnapshotsonimage", Switch(false)),
-    ("pidlimit", Switch(false)),
-    ("pluginpath", Switch(false)),
-    ("polltime", Switch(false)),
-    ("radosnamespacecephfs", Switch(false)),
-    ("rbdhardmaxclonedepth", Switch(false)),
-    ("rbdsoftmaxclonedepth", Switch(false)),
-    ("setmetadata", Switch(true)),
-    ("skipforceflatten", Switch(true)),
-    ("stagingpath", Switch(false)),
-    ("timeout", Switch(false)),
-];
-
-/// Flags of ceph-csi whose meaning is not built yet: refused unless they are switched off, never ignored.
-const UNBUILT: &[(&str, Switch)] = &[
-    ("crush-location-labels", Switch(false)),
-    ("domainlabels", Switch(false)),
-    ("enable-fencing", Switch(true)),
-    ("enable-read-affinity", Switch(true)),
-];
-
-/// A switch takes its value, if any, behind `=`; another flag takes the next word too.
-#[derive(Clone, Copy)]
-struct Switch(bool);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -177,7 +136,7 @@ impl Config {
 
     fn parse(args: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let invalid = |message| Flags::command().error(ErrorKind::ValueValidation, message);
-        let (args, warnings) = without_ignored(args.map(go_spelling)).map_err(invalid)?;
+        let (args, warnings) = ceph_csi::without_ignored(args.map(ceph_csi::go_spelling)).map_err(invalid)?;
         Flags::try_parse_from(args)?.validate(warnings).map_err(invalid)
     }
 
@@ -262,38 +221,6 @@ impl Flags {
         };
         Ok(if controller || node { (controller, node) } else { (true, true) })
     }
-}
-
-/// Takes the ignored flags of ceph-csi out of the arguments, with a warning for each.
-fn without_ignored(args: impl Iterator<Item = OsString>) -> Result<(Vec<OsString>, Vec<String>), String> {
-    let (mut kept, mut warnings, mut args) = (Vec::new(), Vec::new(), args);
-    while let Some(arg) = args.next() {
-        let text = arg.to_str().and_then(|text| text.strip_prefix("--")).unwrap_or_default();
-        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-        if let Some((_, Switch(switch))) = IGNORED.iter().find(|(ignored, _)| *ignored == name) {
-            warnings.push(format!("--{name} has no meaning in this driver and is ignored"));
-            (!switch && value.is_none()).then(|| args.next());
-        } else if let Some((_, Switch(switch))) = UNBUILT.iter().find(|(unbuilt, _)| *unbuilt == name) {
-            if !(*switch && value == Some("false")) {
-                return Err(format!("--{name} is not built in this version: leave it out"));
-            }
-        } else {
-            kept.push(arg);
-        }
-    }
-    Ok((kept, warnings))
-}
-
-/// Go's `flag` takes one dash or two, clap's long flags two: `-nodeid=x` becomes `--nodeid=x`.
-fn go_spelling(arg: OsString) -> OsString {
-    let Some(text) = arg.to_str() else { return arg };
-    let name = text.strip_prefix('-').unwrap_or_default();
-    let single = !name.starts_with('-') && name.split('=').next().is_some_and(|name| name.len() > 1);
-    let verbosity = name.starts_with("v=");
-    if (single || verbosity) && name.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        return format!("--{name}").into();
-    }
-    arg
 }
 
 fn parse_endpoint(text: &str) -> Result<Endpoint, String> {

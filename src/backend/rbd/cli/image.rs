@@ -1,0 +1,98 @@
+//! One image: make it, look at it, its metadata, its size.
+
+use crate::backend::Image;
+use crate::error::Result;
+use crate::host::{Cmd, CmdError, Slot};
+
+use super::super::json::{Info, Status, Watcher};
+use super::super::meta::Meta;
+use super::{Cli, absent_is_none, errno, explain, parse};
+
+impl Cli<'_> {
+    /// Makes an image from an export stream. False where one of that name exists.
+    pub(crate) async fn import(
+        &self,
+        image: &Image,
+        options: Vec<String>,
+        stream: Vec<u8>,
+    ) -> Result<bool, CmdError> {
+        let mut args = vec!["import".to_owned(), "--export-format=2".to_owned(), "--no-progress".to_owned()];
+        args.extend(options);
+        args.extend(["-".to_owned(), image.to_string()]);
+        match self.run("rbd", args, |cmd| cmd.stdin(stream)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.exit() == Some(errno::EXIST) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// None where there is no such image, or only half of one.
+    pub(crate) async fn info(&self, image: &Image) -> Result<Option<Info>> {
+        self.json_if_there("info", image, &[]).await
+    }
+
+    /// The same of an image in the trash.
+    pub(crate) async fn info_of_trashed(&self, pool: &str, id: &str) -> Result<Option<Info>> {
+        self.json_by_id("info", pool, id, &[]).await
+    }
+
+    /// Names of images.
+    pub(crate) async fn images(&self, pool: &str) -> Result<Vec<String>> {
+        let what = format!("listing the images of {}", self.pool(pool));
+        let args = ["ls".to_owned(), self.pool(pool), "--format=json".to_owned()];
+        let output = self.run("rbd", args, |cmd| cmd).await.map_err(|error| explain(&what, error))?;
+        parse(&what, &output)
+    }
+
+    /// Works with snapshots and clones. False where there is nothing of the old name. A killed one leaves both names.
+    pub(crate) async fn rename(&self, image: &Image, new: &Image) -> Result<bool> {
+        let renamed = self.run("rbd", ["rename", &image.to_string(), &new.to_string()], |cmd| cmd).await;
+        let renamed =
+            absent_is_none(renamed).map_err(|error| explain(&format!("renaming {image} to {new}"), error))?;
+        Ok(renamed.is_some())
+    }
+
+    /// Clients that hold the image open for writing. None where there is no such image.
+    pub(crate) async fn watchers(&self, image: &Image) -> Result<Option<Vec<Watcher>>> {
+        let status = self.json_if_there::<Status>("status", image, &[]).await?;
+        Ok(status.map(|status| status.watchers))
+    }
+
+    pub(crate) async fn meta(&self, image: &Image) -> Result<Option<Meta>> {
+        self.json_if_there("image-meta list", image, &[]).await
+    }
+
+    pub(crate) async fn set_meta(&self, image: &Image, key: &str, value: &str) -> Result<()> {
+        let args = ["image-meta", "set", &image.to_string(), key, value];
+        self.run("rbd", args, |cmd| cmd)
+            .await
+            .map(drop)
+            .map_err(|error| explain(&format!("writing {key} to {image}"), error))
+    }
+
+    /// A key that is not there is success.
+    pub(crate) async fn remove_meta(&self, image: &Image, key: &str) -> Result<()> {
+        let removed = self.run("rbd", ["image-meta", "remove", &image.to_string(), key], |cmd| cmd).await;
+        absent_is_none(removed)
+            .map(drop)
+            .map_err(|error| explain(&format!("removing {key} from {image}"), error))
+    }
+
+    /// Makes an image larger; `rbd` refuses to make it smaller. Work that grows with the image, where it has an object map.
+    pub(crate) async fn resize(&self, image: &Image, size: u64) -> Result<()> {
+        let args = ["resize", "--no-progress", "--size", &format!("{size}B"), &image.to_string()];
+        let resized = self.run("rbd", args, |cmd| cmd.deadline(self.deadline * 2)).await;
+        resized.map(drop).map_err(|error| explain(&format!("growing {image} to {size} bytes"), error))
+    }
+
+    /// Whether no block, parents included, was ever written. Instant with fast-diff; else it looks at each object.
+    pub(crate) async fn is_empty(&self, image: &Image) -> Result<bool> {
+        let args = ["diff", "--whole-object", "--format=json", &image.to_string()];
+        let long = |cmd: Cmd| cmd.slot(Slot::Long).deadline(self.deadline * 10);
+        let output = self
+            .run("rbd", args, long)
+            .await
+            .map_err(|error| explain(&format!("looking for data in {image}"), error))?;
+        Ok(output.stdout.trim_ascii() == b"[]")
+    }
+}

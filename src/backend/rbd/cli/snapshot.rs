@@ -1,0 +1,65 @@
+//! Snapshots and clones.
+
+use crate::backend::Image;
+use crate::error::Result;
+use crate::host::{Cmd, CmdError, Slot};
+
+use super::super::json::{Child, Snapshot};
+use super::{Cli, absent_is_none, errno, explain};
+
+impl Cli<'_> {
+    /// Snapshots, those in the trash of the image too. None where there is no such image.
+    pub(crate) async fn snapshots(&self, image: &Image) -> Result<Option<Vec<Snapshot>>> {
+        self.json_if_there("snap ls", image, &["--all"]).await
+    }
+
+    /// The same of an image that has no name any more, by its id.
+    pub(crate) async fn snapshots_of_trashed(&self, pool: &str, id: &str) -> Result<Option<Vec<Snapshot>>> {
+        self.json_by_id("snap ls", pool, id, &["--all"]).await
+    }
+
+    /// One monitor commit, and whole or not there at all. False where one of that name exists.
+    pub(crate) async fn create_snapshot(&self, image: &Image, name: &str) -> Result<bool> {
+        let spec = format!("{image}@{name}");
+        match self.run("rbd", ["snap", "create", "--no-progress", &spec], |cmd| cmd).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.exit() == Some(errno::EXIST) => Ok(false),
+            Err(error) => Err(explain(&format!("taking snapshot {spec}"), error)),
+        }
+    }
+
+    /// What has clones goes to the trash of the image until they are gone. False where there is no such snapshot.
+    pub(crate) async fn remove_snapshot(&self, image: &Image, name: &str) -> Result<bool> {
+        let spec = format!("{image}@{name}");
+        let removed = self.run("rbd", ["snap", "rm", "--no-progress", &spec], |cmd| cmd).await;
+        let removed =
+            absent_is_none(removed).map_err(|error| explain(&format!("removing snapshot {spec}"), error))?;
+        Ok(removed.is_some())
+    }
+
+    /// Metadata only: a clone of format 2, whose parent needs no protection and may go to the trash.
+    pub(crate) async fn clone(
+        &self,
+        parent: &Image,
+        snapshot: &str,
+        clone: &Image,
+        options: Vec<String>,
+    ) -> Result<(), CmdError> {
+        let mut args = vec!["clone".to_owned(), "--rbd-default-clone-format=2".to_owned()];
+        args.extend(options);
+        args.extend([format!("{parent}@{snapshot}"), clone.to_string()]);
+        self.run("rbd", args, |cmd| cmd).await.map(drop)
+    }
+
+    /// The clones of all snapshots of an image, those in the trash too. None where there is no such image.
+    pub(crate) async fn children(&self, image: &Image) -> Result<Option<Vec<Child>>> {
+        self.json_if_there("children", image, &["--all"]).await
+    }
+
+    /// Copies what a clone shares with its parents, and lets go of them: work that grows with the image.
+    pub(crate) async fn flatten(&self, image: &Image) -> Result<()> {
+        let long = |cmd: Cmd| cmd.slot(Slot::Long).deadline(self.deadline * 10);
+        let flattened = self.run("rbd", ["flatten", &image.to_string()], long).await;
+        flattened.map(drop).map_err(|error| explain(&format!("flattening {image}"), error))
+    }
+}
