@@ -1,6 +1,6 @@
 //! ceph-rbd-csi: a CSI driver for Ceph RBD, or for the disk of one node; one daemon for the controller and the node.
 //!
-//! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `error`: the one error
+//! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `error`: the one error; `metrics`: what is counted
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
 //! - `ops`: work that outlives its caller, under locks
 //! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems
@@ -18,6 +18,7 @@ mod error;
 mod fs;
 mod host;
 mod id;
+mod metrics;
 mod node;
 mod ops;
 mod server;
@@ -41,6 +42,7 @@ use csi::proto::node_server::NodeServer;
 use csi::{Controller, Identity, NodeService};
 use host::Host;
 use host::linux::{self, Linux};
+use metrics::METRICS;
 use node::Node;
 use ops::Ops;
 
@@ -90,6 +92,16 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         config.node,
         "serving"
     );
+    if let Some((address, path)) = config.metrics.clone() {
+        let seen = ops.clone();
+        let look = move || {
+            let (running, oldest) = seen.oldest();
+            METRICS.in_flight.set(i64::try_from(running).unwrap_or(i64::MAX));
+            METRICS.oldest.set(oldest.as_secs_f64());
+        };
+        let metrics = metrics::listen(address).await?;
+        ops.background(async move { metrics::serve(metrics, &path, look).await });
+    }
     server::serve(endpoint, services(config, &ops), ops, config.grace, stop).await
 }
 

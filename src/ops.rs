@@ -94,6 +94,13 @@ impl Ops {
         self.stop.cancelled().await;
     }
 
+    /// How many operations run, and for how long the oldest has.
+    pub(crate) fn oldest(&self) -> (usize, Duration) {
+        let running = self.lock();
+        let oldest = running.values().map(|running| running.since.elapsed()).max();
+        (running.len(), oldest.unwrap_or_default())
+    }
+
     pub(crate) fn draining(&self) -> bool {
         self.stop.is_cancelled()
     }

@@ -25,6 +25,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::authority::Tcp;
 use crate::config::Endpoint;
+use crate::metrics::METRICS;
 use crate::ops::Ops;
 
 type AnyError = Box<dyn std::error::Error>;
@@ -149,7 +150,11 @@ async fn logged(
     };
     left.answered = true;
     let status = Status::from_header_map(response.headers()).unwrap_or_else(|| Status::ok(""));
-    log(&left.method, &status, left.since.elapsed());
+    let took = left.since.elapsed();
+    log(&left.method, &status, took);
+    // Anybody may name a method that there is not.
+    let method = if status.code() == Code::Unimplemented { "other" } else { left.method.as_str() };
+    METRICS.called(method, &format!("{:?}", status.code()), took);
     Ok(response)
 }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 const README: &str = include_str!("../README.md");
 const PARAMETERS: &str = include_str!("../src/backend/rbd/params/mod.rs");
 const LOCAL_PARAMETERS: &str = include_str!("../src/backend/local/params.rs");
-const FLAGS: &str = include_str!("../src/config/mod.rs");
+const FLAGS: &str = include_str!("../src/config/ceph_csi.rs");
 
 /// Of a flag: its variable and its default; empty where there is none.
 type About = (String, String);

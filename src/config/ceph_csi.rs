@@ -18,8 +18,6 @@ const IGNORED: &[(&str, Switch)] = &[
     ("logslowopinterval", Switch(false)),
     ("logtostderr", Switch(true)),
     ("maxsnapshotsonimage", Switch(false)),
-    ("metricspath", Switch(false)),
-    ("metricsport", Switch(false)),
     ("minsnapshotsonimage", Switch(false)),
     ("pidlimit", Switch(false)),
     ("pluginpath", Switch(false)),

@@ -3,6 +3,7 @@
 mod ceph_csi;
 
 use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -78,6 +79,15 @@ pub(crate) struct Flags {
     /// With --type=local: how many times the real room may be promised to volumes (1: what is promised is there)
     #[arg(long, default_value_t = 1.0)]
     local_overcommit: f64,
+    /// Port for GET of the metrics; 0: none
+    #[arg(long, default_value_t = 0)]
+    metricsport: u16,
+    /// Path of the metrics
+    #[arg(long, default_value = "/metrics")]
+    metricspath: String,
+    /// Address that the metrics listen on [default: all]
+    #[arg(long, env = "POD_IP", default_value = "::", hide_default_value = true)]
+    metricsaddress: IpAddr,
     /// Log lines for people or for machines
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -115,6 +125,8 @@ pub(crate) struct Config {
     pub(crate) max_volumes_per_node: u32,
     /// Some: the embedded backend.
     pub(crate) local: Option<LocalRoot>,
+    /// Where they are told, and by which path.
+    pub(crate) metrics: Option<(SocketAddr, String)>,
     pub(crate) log_format: LogFormat,
     pub(crate) verbosity: u8,
     /// One line for each flag that is accepted and does nothing.
@@ -164,7 +176,7 @@ impl Flags {
         if self.command_timeout < Duration::from_secs(4) {
             return Err("--command-timeout: give a command at least 4s".to_owned());
         }
-        let local = self.local()?;
+        let (local, metrics) = (self.local()?, self.metrics()?);
         Ok(Config {
             endpoint,
             controller,
@@ -179,10 +191,19 @@ impl Flags {
             grace: self.grace,
             max_volumes_per_node: self.max_volumes_per_node,
             local,
+            metrics,
             log_format: self.log_format,
             verbosity: self.v,
             warnings,
         })
+    }
+
+    fn metrics(&self) -> Result<Option<(SocketAddr, String)>, String> {
+        if !self.metricspath.starts_with('/') || self.metricspath.contains(['{', '}', '*']) {
+            return Err(format!("--metricspath={}: a path begins with '/'", self.metricspath));
+        }
+        let address = SocketAddr::new(self.metricsaddress, self.metricsport);
+        Ok((self.metricsport > 0).then(|| (address, self.metricspath.clone())))
     }
 
     fn local(&self) -> Result<Option<LocalRoot>, String> {

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::Error;
+use crate::metrics::METRICS;
 
 use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
 
@@ -28,6 +29,9 @@ const HEAD_KEPT: usize = 1 << 10;
 const TAIL_KEPT: usize = 2 << 10;
 /// Programs of `Slot::Long` at once, and of `Slot::Trash`.
 const LONG_SLOTS: usize = 2;
+
+/// What `rbd` is asked to do begins with one of these, or is one word.
+const TWO_WORDS: &[&str] = &["config", "device", "image-meta", "namespace", "snap", "trash"];
 
 pub(crate) struct Linux {
     cluster: Semaphore,
@@ -68,6 +72,7 @@ impl Host for Linux {
         let started = Instant::now();
         let result = run(&cmd, cmd.deadline.unwrap_or(self.deadline), slot).await;
         let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
+        measure(&cmd, result.as_ref().err().map(|error| &error.end), started.elapsed());
         tracing::debug!(program = cmd.program, args = ?cmd.args, seconds = started.elapsed().as_secs_f64(), "command {end}");
         result
     }
@@ -86,6 +91,23 @@ impl Host for Linux {
         let path = path.to_owned();
         blocking(move || sys_mount::unmount(path, no_follow())).await
     }
+}
+
+fn measure(cmd: &Cmd, end: Option<&End>, took: Duration) {
+    let exit = match end {
+        None => "0".to_owned(),
+        Some(End::Exit(code)) => code.to_string(),
+        Some(End::Signal(_)) => "signal".to_owned(),
+        Some(End::Deadline(_)) => "deadline".to_owned(),
+        Some(End::Start(_)) => "start".to_owned(),
+    };
+    // What other programs are given are paths.
+    let verb = match (cmd.program, cmd.args.as_slice()) {
+        ("rbd", [kind, what, ..]) if TWO_WORDS.contains(&kind.as_str()) => format!("{kind} {what}"),
+        ("rbd" | "rados", [verb, ..]) => verb.clone(),
+        _ => String::new(),
+    };
+    METRICS.ran(cmd.program, &verb, exit, took);
 }
 
 /// A system call that may hang, on a thread of its own.

@@ -23,6 +23,7 @@ mod health;
 mod kills;
 mod lifecycle;
 mod lists;
+mod metrics;
 mod model;
 mod others;
 mod places;

@@ -10,6 +10,7 @@ use crate::backend::Image;
 use crate::cluster::Access;
 use crate::error::Result;
 use crate::host::Host;
+use crate::metrics::METRICS;
 use crate::ops::Ops;
 
 use super::cli::{Cli, Removal};
@@ -134,6 +135,8 @@ impl Trash {
             removals.push(self.remove(&cli, pool, id, attempts));
         }
         let gone = futures_util::future::join_all(removals).await;
+        let left = gone.iter().filter(|gone| !matches!(gone, Ok(true))).count();
+        METRICS.in_trash(&access.cluster, pool, &access.namespace, left);
         gone.into_iter().try_fold(0, |left, gone| Ok(left + usize::from(!gone?)))
     }
 
