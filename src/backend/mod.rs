@@ -106,6 +106,10 @@ pub(crate) trait Backend: Send + Sync {
     }
     /// Whether no block of the image, parents included, was ever written.
     async fn is_empty(&self, request: &Attach) -> Result<bool>;
+    /// Writes down that nothing of the volume's journal is left to be replayed. (Only rbd hands out what has one.)
+    async fn mark_replayed(&self, _: &Attach) -> Result<()> {
+        Ok(())
+    }
     /// Writes down how far the formatting of the volume has come, before anything follows from it.
     async fn mark_format(&self, request: &Attach, mark: &FormatMark) -> Result<()>;
     /// What is wrong with an image that is attached here. No process, no cluster command, no waiting.

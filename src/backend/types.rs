@@ -281,6 +281,8 @@ pub(crate) struct Attached {
     pub(crate) shown: Shown,
     /// Nothing may be written, whatever the request would allow.
     pub(crate) read_only: bool,
+    /// It is to be read, and its journal to be replayed before: mounted once, read-write, then taken away and attached anew.
+    pub(crate) to_replay: bool,
     pub(crate) format: FormatMark,
 }
 

@@ -4,6 +4,7 @@
 mod grow;
 mod superblock;
 
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,6 +27,15 @@ pub(crate) enum Content {
     Filesystem(String),
     /// A partition table, LUKS, LVM, swap…
     Other(String),
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("nothing"),
+            Self::Filesystem(found) | Self::Other(found) => f.write_str(found),
+        }
+    }
 }
 
 /// 2 means nothing found, 8 that two signatures contradict each other; all else is an error.

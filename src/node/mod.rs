@@ -5,6 +5,7 @@ mod device;
 mod expand;
 mod health;
 mod publish;
+mod replay;
 mod stage;
 mod stash;
 mod stats;

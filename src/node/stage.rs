@@ -11,6 +11,7 @@ use crate::fs::{self, Content};
 use crate::host::{Mount, MountCall};
 
 use super::device::{SYS, device_exists};
+use super::replay;
 use super::stash::{self, Found};
 use super::{Node, StageVolume, is_staged, make_mount_point, resolved};
 
@@ -72,6 +73,7 @@ impl Node {
             )));
         }
         let shown = staged.and_then(Mount::device_path);
+        self.clear(&replay::place(staging)).await?;
         self.clear(&place).await?;
         // What is staged at another path keeps its device: this may be the way back from a stage that was refused.
         let mounts = self.host.mounts()?.into_iter().filter(|mount| is_staged(mount, volume));
@@ -85,7 +87,11 @@ impl Node {
     async fn attach(&self, request: &StageVolume) -> Result<(Attach, Attached)> {
         let attach = self.attachment(request).await?;
         stash::write(&request.staging, &attach.image)?;
-        let attached = self.backend.attach(&attach).await?;
+        let mut attached = self.backend.attach(&attach).await?;
+        if attached.to_replay {
+            self.replay(request, &attach, &attached).await?;
+            attached = self.backend.attach(&attach).await?;
+        }
         Ok((attach, attached))
     }
 

@@ -18,6 +18,7 @@ mod growth;
 mod kills;
 mod lifecycle;
 mod outlive;
+mod readers;
 mod refuse;
 mod secrets;
 mod stash;

@@ -42,13 +42,18 @@ impl Local {
             if !io(|| directory::is_held(&folder, &meta)) {
                 directory::enforce(self.host.as_ref(), &folder, &meta).await?;
             }
-            return Ok(Attached { shown: Shown::Directory(root::data(&folder)), read_only, format });
+            return Ok(Attached {
+                shown: Shown::Directory(root::data(&folder)),
+                read_only,
+                to_replay: false,
+                format,
+            });
         }
         let file = root::image(&folder);
         whole(&file, &meta)?;
         // A read-only mount of a filesystem replays its journal first, which a read-only device would not let it.
         let device = self.device(&file, read_only && request.block, meta.direct_io).await?;
-        Ok(Attached { shown: Shown::Device(device), read_only, format })
+        Ok(Attached { shown: Shown::Device(device), read_only, to_replay: false, format })
     }
 
     pub(super) async fn detach_image(

@@ -14,6 +14,7 @@ use super::find::not_found;
 use super::json::{Device, Devices, Watcher};
 use super::meta::{self, Meta};
 use super::params::check_plain;
+use super::readers::Purpose;
 use super::{Rbd, settled_watchers};
 
 /// Tries to unmap a busy device: who looks at it only in passing (udev, blkid) is gone by then.
@@ -60,13 +61,17 @@ impl Rbd {
         let (meta, devices) = tokio::try_join!(cli.meta(image), self.devices())?;
         let meta = meta
             .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
-        let local = local_device(image, &devices)?;
+        let purpose = Purpose::of(request, &meta);
+        let local = self.usable(image, local_device(image, &devices)?, purpose).await?;
         let mirrors = self.mirrors(&cli, image).await?;
-        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, mirrors };
+        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors };
         writer.alone_before(local.as_deref()).await?;
+        if purpose == Purpose::Write {
+            self.forget_replay(&cli, request, &meta).await?;
+        }
         let device = match &local {
             Some(device) => device.clone(),
-            None => cli.map(image, request.mode.read_only()).await?,
+            None => cli.map(image, purpose == Purpose::Read).await?,
         };
         let proved = writer.alone_after(&device).await;
         if let (Err(_), None) = (&proved, &local) {
@@ -78,7 +83,12 @@ impl Rbd {
             // Another node may have come to its end, and a pod have written, between that look and the map.
             format = format_mark(request, &cli.meta(image).await?.unwrap_or_default());
         }
-        Ok(Attached { shown: Shown::Device(device.into()), read_only: request.mode.read_only(), format })
+        Ok(Attached {
+            shown: Shown::Device(device.into()),
+            read_only: purpose != Purpose::Write,
+            to_replay: purpose == Purpose::Replay,
+            format,
+        })
     }
 
     pub(super) async fn detach_image(&self, image: &Image, kept: &[PathBuf]) -> Result<()> {
@@ -156,6 +166,7 @@ struct Writer<'a> {
     cli: &'a Cli<'a>,
     request: &'a Attach,
     meta: &'a Meta,
+    purpose: Purpose,
     /// Watchers that rbd-mirror may hold.
     mirrors: usize,
 }
@@ -181,12 +192,15 @@ impl Writer<'_> {
             return Ok(());
         }
         let clients = meta::clients(self.meta, &self.request.target.volume);
-        Err(Error::Precondition(format!(
-            "image {} is in use by {}: it has to be unstaged there first; where that node is dead, its watch ends by \
-             itself after 30 s",
-            self.request.image,
-            meta::named(&clients, &others)
-        )))
+        let (image, named) = (&self.request.image, meta::named(&clients, &others));
+        Err(if self.purpose == Purpose::Replay {
+            Error::Busy(format!("image {image} is made ready to be read, or written, by {named}: ask again"))
+        } else {
+            Error::Precondition(format!(
+                "image {image} is in use by {named}: it has to be unstaged there first; where that node is dead, its \
+                 watch ends by itself after 30 s"
+            ))
+        })
     }
 
     /// mkfs, fsck and mount come only after this second look. It also records who the writer is.
@@ -247,8 +261,13 @@ impl Writer<'_> {
 
     /// Several nodes may hold it: the CO's users agree among themselves who writes.
     fn shared(&self) -> bool {
-        matches!(self.request.mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter)
-            || self.request.mode.read_only()
+        match self.purpose {
+            Purpose::Read => true,
+            Purpose::Replay => false,
+            Purpose::Write => {
+                matches!(self.request.mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter)
+            }
+        }
     }
 }
 

@@ -14,7 +14,9 @@ pub(super) type Meta = BTreeMap<String, String>;
 pub(super) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
 const CREATED: &str = ".rbd.csi.ceph.com/created";
 pub(super) const FORMAT: &str = ".rbd.csi.ceph.com/format";
-const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
+pub(super) const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
+/// The journal of the filesystem was replayed, and nobody has written since: the uuid of the volume.
+pub(super) const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
 /// ceph-csi's key; the volume id in it names the image.
 const CLIENT: &str = ".rbd.csi.ceph.com/clientaddress/";
 
@@ -47,6 +49,10 @@ pub(super) fn format_mark(meta: &Meta, uuid: Uuid) -> FormatMark {
         Some("growing") => FormatMark::Growing(fs_type),
         _ => FormatMark::Never,
     }
+}
+
+pub(super) fn is_replayed(meta: &Meta, uuid: Uuid) -> bool {
+    meta.get(REPLAYED).is_some_and(|named| *named == uuid.to_string())
 }
 
 /// A node that ControllerPublishVolume gave the volume to.

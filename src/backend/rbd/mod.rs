@@ -11,6 +11,7 @@ mod meta;
 mod params;
 mod pools;
 mod publish;
+mod readers;
 mod stream;
 mod tombstone;
 mod trash;
@@ -76,7 +77,7 @@ impl Rbd {
     ) -> Self {
         let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
-        let offers = vec![Offer::Expansion];
+        let offers = vec![Offer::Expansion, Offer::PublishReadOnly];
         Self {
             host,
             clusters,
@@ -158,6 +159,10 @@ impl Backend for Rbd {
     async fn is_empty(&self, request: &Attach) -> Result<bool> {
         let access = self.target_access(&request.target)?;
         self.cli(&access).is_empty(&request.image).await
+    }
+
+    async fn mark_replayed(&self, request: &Attach) -> Result<()> {
+        self.note_replay(request).await
     }
 
     async fn mark_format(&self, request: &Attach, mark: &FormatMark) -> Result<()> {

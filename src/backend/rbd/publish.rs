@@ -30,8 +30,16 @@ impl Rbd {
                 other.node
             )));
         }
-        if others.contains(&wanted) {
-            return Ok(());
+        match others.iter().find(|other| other.node == request.node) {
+            Some(there) if *there == wanted => return Ok(()),
+            Some(there) if there.read_only != wanted.read_only => {
+                let how = if there.read_only { "read-only" } else { "read-write" };
+                return Err(Error::Conflict(format!(
+                    "volume {id} is published on node {:?} already, {how}: unpublish it there first",
+                    there.node
+                )));
+            }
+            Some(_) | None => {}
         }
         cli.set_meta(&image, &wanted.key(), &wanted.value(id.uuid)).await
     }
@@ -74,6 +82,6 @@ impl Rbd {
 }
 
 fn published(request: &Publish) -> Published {
-    let (read_only, multi_node) = (request.mode.read_only(), request.mode.multi_node());
+    let (read_only, multi_node) = (request.mode.read_only() || request.read_only, request.mode.multi_node());
     Published { node: request.node.clone(), read_only, multi_node }
 }
