@@ -5,8 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/csc tests/demo tests/demo-local tests/quota \
-           tests/sanity tests/driver.sh tests/measure.sh tests/steps.sh tests/lab/ceph tests/lab/install \
-           tests/lab/tools tests/lab/vm
+           tests/sanity tests/driver.sh tests/measure.sh tests/steps.sh tests/lab/ceph tests/lab/ceph-18 \
+           tests/lab/bin-18/in-tree tests/lab/install tests/lab/tools tests/lab/vm
 
 .PHONY: help
 help: ## This list
@@ -36,8 +36,8 @@ test: ## Everything that is tested: units, wire contract, both backends, csi-san
 	@tests/all
 
 .PHONY: test-all
-test-all: ## The same with the long parts: hundreds of kills, thousands of random calls
-	@CLUSTER_KILLS=600 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
+test-all: ## The same with the long parts: hundreds of kills, thousands of random calls, a second Ceph (18.2)
+	@BOTH_CEPHS=1 CLUSTER_KILLS=600 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
 
 .PHONY: bench
 bench: ## What the driver costs, beside the bare commands: first without Ceph, then on a throwaway cluster
