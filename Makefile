@@ -36,8 +36,8 @@ test: ## Everything that is tested: units, wire contract, both backends, csi-san
 	@tests/all
 
 .PHONY: test-all
-test-all: ## The same with the long parts: hundreds of kills, thousands of random calls, a second Ceph (18.2)
-	@BOTH_CEPHS=1 CLUSTER_KILLS=600 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
+test-all: ## The same with the long parts: hundreds of kills, ten thousand images, random calls, a second Ceph (18.2)
+	@BOTH_CEPHS=1 CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
 
 .PHONY: bench
 bench: ## What the driver costs, beside the bare commands: first without Ceph, then on a throwaway cluster

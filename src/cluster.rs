@@ -159,6 +159,11 @@ impl Clusters {
         .collect()
     }
 
+    /// Whether the configuration has a credential for this cluster.
+    pub(crate) fn is_listed(&self, cluster: &str) -> bool {
+        self.entry(cluster).is_ok_and(|entry| entry.rbd.credential.is_some())
+    }
+
     /// Whether any cluster can be listed. What the configuration does not tell, it may tell later: then start anew.
     pub(crate) fn any_listed(&self) -> bool {
         self.entries().is_ok_and(|entries| entries.iter().any(|entry| entry.rbd.credential.is_some()))

@@ -163,7 +163,7 @@ fn hex(text: &str) -> Option<u64> {
 }
 
 /// A uuid in its one written form; the braces, urn and upper-case forms would name another image.
-fn hyphenated(text: &str) -> Option<Uuid> {
+pub(crate) fn hyphenated(text: &str) -> Option<Uuid> {
     Uuid::try_parse(text).ok().filter(|uuid| uuid.to_string() == text)
 }
 

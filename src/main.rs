@@ -158,6 +158,9 @@ fn programs(config: &Config) -> Vec<&'static str> {
         None => vec!["setpriv", "rbd", "rados"],
         Some(_) => vec!["setpriv", "losetup", "cp", "rm", "fsfreeze", "chattr", "lsattr", "xfs_quota"],
     };
+    if config.controller && config.local.is_none() && Clusters::new(config.clusters.clone()).any_listed() {
+        programs.push("ceph");
+    }
     if config.node {
         programs.extend(["blkid", "mkfs.ext4", "mkfs.xfs", "fsck.ext4", "resize2fs", "xfs_growfs"]);
     }

@@ -12,6 +12,13 @@ const PARAMETERS: &str = include_str!("../src/backend/rbd/params/mod.rs");
 const LOCAL_PARAMETERS: &str = include_str!("../src/backend/local/params.rs");
 const FLAGS: &str = include_str!("../src/config/ceph_csi.rs");
 
+/// What is found wrong on Ceph, by the controller, by the backend on a node, and by the node itself.
+const HEALTH: &[&str] = &[
+    include_str!("../src/backend/rbd/health.rs"),
+    include_str!("../src/backend/rbd/kernel.rs"),
+    include_str!("../src/node/health.rs"),
+];
+
 /// Of a flag: its variable and its default; empty where there is none.
 type About = (String, String);
 
@@ -34,6 +41,25 @@ fn the_table_of_local_parameters_is_what_is_built() {
         changeable.map(|cells| cells[0].clone()).collect::<BTreeSet<_>>(),
         list(LOCAL_PARAMETERS, "MUTABLE")
     );
+}
+
+#[test]
+fn the_table_of_health_is_what_is_found() {
+    let code = HEALTH.iter().filter_map(|text| text.split("#[cfg(test)]").next());
+    let words = code.flat_map(|text| text.split('"').skip(1).step_by(2)).filter(|word| is_reason(word));
+    let named = rows("### Health")
+        .into_iter()
+        .flat_map(|cells| cells[0].split(", ").map(str::to_owned).collect::<Vec<_>>());
+    assert_eq!(named.collect::<BTreeSet<_>>(), words.map(str::to_owned).collect());
+}
+
+/// CamelCase of two words or more.
+fn is_reason(word: &str) -> bool {
+    let capitals = word.chars().filter(char::is_ascii_uppercase).count();
+    word.starts_with(|c: char| c.is_ascii_uppercase())
+        && capitals > 1
+        && word.len() > 2 * capitals
+        && word.chars().all(|c| c.is_ascii_alphabetic())
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::mount::{MntFlags, umount2};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::driver;
@@ -48,7 +48,18 @@ impl Scene {
 
     /// Writes config.json.
     pub(crate) fn configure(&self, monitors: &str) {
-        let rbd = json!({ "radosNamespace": self.corner.namespace });
+        self.write_config(monitors, &json!({ "radosNamespace": self.corner.namespace }));
+    }
+
+    /// With a credential for the calls that carry no secrets, and the pools that are listed.
+    pub(crate) fn listing(self, pools: &[&str]) -> Self {
+        let credential = json!({ "userID": "csi", "keyFile": lab().dir.join("csi.key"), "pools": pools });
+        let rbd = json!({ "radosNamespace": self.corner.namespace, "credential": credential });
+        self.write_config(&lab().monitors, &rbd);
+        self
+    }
+
+    fn write_config(&self, monitors: &str, rbd: &Value) {
         let config = json!([{ "clusterID": CLUSTER, "monitors": [monitors], "rbd": rbd }]);
         fs::write(self.path("config.json"), config.to_string()).expect("config.json");
     }

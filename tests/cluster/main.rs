@@ -11,12 +11,15 @@ mod common;
 mod harness;
 mod lab;
 mod life;
+mod pool;
 mod wrap;
 
 mod format;
 mod growth;
 mod kills;
 mod lifecycle;
+mod lists;
+mod many;
 mod outlive;
 mod readers;
 mod refuse;

@@ -138,7 +138,7 @@ impl Driver {
         kill(self.pid(), signal).expect("the driver runs");
     }
 
-    fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
     }
 

@@ -17,11 +17,15 @@ impl Rbd {
         let cli = self.cli(&access);
         let pool = self.pools.name(&cli, &id.pool).await?;
         let default = cli.image(&pool, &id.default_image());
-        let deleted = self.delete_image(&cli, &default, id).await?;
+        let (deleted, published) =
+            tokio::join!(self.delete_image(&cli, &default, id), self.published_keys(&cli, &pool, id));
+        let deleted = deleted?;
         // Ours of the default name has no journal; ceph-csi's has (its uuids are random), and so has a prefixed one.
         if !deleted || id.uuid.get_version_num() != 5 {
             self.delete_journalled(&cli, id, &pool, deleted).await?;
         }
+        // None, unless ControllerUnpublishVolume was killed just before its end and never repeated.
+        self.forget_keys(&cli, &pool, &published?).await?;
         self.trash.take_up(&access, &pool);
         Ok(())
     }
@@ -45,6 +49,7 @@ impl Rbd {
             let key = format!("csi.volume.{}", String::from_utf8_lossy(&name));
             cli.omap_remove(pool, &directory, &key).await?;
         }
+        self.forget_name(cli, pool, id.uuid).await?;
         cli.remove_object(pool, &object).await
     }
 

@@ -55,6 +55,7 @@ impl Rbd {
             }
             None => {}
         }
+        self.note_name(cli, &image.pool, uuid, &image.name).await?;
         cli.omap_set(&image.pool, &object, "csi.volname", request_name).await?;
         cli.omap_set(&image.pool, &object, "csi.imagename", &image.name).await
     }

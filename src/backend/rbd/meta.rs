@@ -78,9 +78,14 @@ pub(super) fn published_key(node: &str) -> String {
     format!("{PUBLISHED}{node}")
 }
 
+/// The node in a key of such a record.
+pub(super) fn published_node(key: &str) -> Option<&str> {
+    key.strip_prefix(PUBLISHED)
+}
+
 pub(super) fn published(meta: &Meta, uuid: Uuid) -> Vec<Published> {
     let uuid = uuid.to_string();
-    let records = meta.iter().filter_map(|(key, value)| Some((key.strip_prefix(PUBLISHED)?, value)));
+    let records = meta.iter().filter_map(|(key, value)| Some((published_node(key)?, value)));
     let records = records.filter(|(_, value)| value.ends_with(&uuid));
     records
         .map(|(node, value)| Published {

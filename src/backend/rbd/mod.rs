@@ -1,17 +1,24 @@
 //! Volumes as RBD images: one file for each thing that is done with them. Here is what the files share.
 
 mod attach;
+mod capacity;
 mod cli;
 mod create;
 mod delete;
 mod expand;
 mod find;
+mod health;
 mod json;
+mod kernel;
+mod lists;
 mod meta;
 mod params;
 mod pools;
 mod publish;
 mod readers;
+mod records;
+mod report;
+mod state;
 mod stream;
 mod tombstone;
 mod trash;
@@ -25,8 +32,8 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::backend::{
-    Attach, Attached, Backend, Capability, CreateVolume, FormatMark, Image, Offer, Publish, SizeRange,
-    Target, Volume,
+    Ailment, Attach, Attached, Backend, Capability, Capacity, CapacityQuery, CreateVolume, FormatMark, Image,
+    Listing, Offer, Page, Publish, SizeRange, Target, Volume, VolumeState,
 };
 use crate::cluster::{Access, Clusters, Secrets};
 use crate::error::{Error, Result};
@@ -39,6 +46,7 @@ use find::not_found;
 use json::Watcher;
 use params::Plan;
 use pools::Pools;
+use report::Reports;
 use trash::Trash;
 
 /// Image sizes are whole MiB, as ceph-csi's are.
@@ -58,6 +66,7 @@ pub(crate) struct Rbd {
     deadline: Duration,
     offers: Vec<Offer>,
     pools: Pools,
+    reports: Reports,
     trash: Arc<Trash>,
     /// /sys/bus/rbd/devices
     sysfs: PathBuf,
@@ -77,7 +86,10 @@ impl Rbd {
     ) -> Self {
         let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
-        let offers = vec![Offer::Expansion, Offer::PublishReadOnly];
+        let mut offers = vec![Offer::Expansion, Offer::PublishReadOnly];
+        if clusters.any_listed() {
+            offers.extend([Offer::Lists, Offer::Capacity]);
+        }
         Self {
             host,
             clusters,
@@ -86,10 +98,16 @@ impl Rbd {
             deadline,
             offers,
             pools,
+            reports: Reports::default(),
             trash,
             sysfs,
             refreshing: Arc::default(),
         }
+    }
+
+    /// /sys
+    fn sys(&self) -> &Path {
+        self.sysfs.ancestors().nth(3).unwrap_or(&self.sysfs)
     }
 
     fn cli<'a>(&'a self, access: &'a Access) -> Cli<'a> {
@@ -118,6 +136,18 @@ impl Backend for Rbd {
         let Some(access) = self.clusters.access_if_any(&id.cluster, secrets)? else { return Ok(None) };
         let found = self.find_meta(&self.cli(&access), id).await?;
         found.map(|_| None).ok_or_else(|| not_found(id, &id.default_image()))
+    }
+
+    async fn state(&self, id: &VolumeId, secrets: &Secrets) -> Result<VolumeState> {
+        self.volume_state(id, secrets).await
+    }
+
+    async fn list(&self, page: &Page) -> Result<Listing<VolumeState>> {
+        self.list_volumes(page).await
+    }
+
+    async fn capacity(&self, query: &CapacityQuery) -> Result<Capacity> {
+        self.free_capacity(query).await
     }
 
     async fn delete(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {
@@ -173,6 +203,14 @@ impl Backend for Rbd {
             Some(value) => cli.set_meta(&request.image, meta::FORMAT, &value).await,
             None => cli.remove_meta(&request.image, meta::FORMAT).await,
         }
+    }
+
+    fn image_health(&self, image: &Image) -> Vec<Ailment> {
+        kernel::image_ailments(self.sys(), image)
+    }
+
+    fn storage_health(&self) -> Vec<Ailment> {
+        kernel::storage_ailments(self.sys())
     }
 }
 

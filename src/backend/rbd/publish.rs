@@ -30,18 +30,19 @@ impl Rbd {
                 other.node
             )));
         }
-        match others.iter().find(|other| other.node == request.node) {
-            Some(there) if *there == wanted => return Ok(()),
-            Some(there) if there.read_only != wanted.read_only => {
-                let how = if there.read_only { "read-only" } else { "read-write" };
-                return Err(Error::Conflict(format!(
-                    "volume {id} is published on node {:?} already, {how}: unpublish it there first",
-                    there.node
-                )));
-            }
-            Some(_) | None => {}
+        let there = others.iter().find(|other| other.node == request.node);
+        if let Some(there) = there.filter(|there| there.read_only != wanted.read_only) {
+            let how = if there.read_only { "read-only" } else { "read-write" };
+            return Err(Error::Conflict(format!(
+                "volume {id} is published on node {:?} already, {how}: unpublish it there first",
+                there.node
+            )));
         }
-        cli.set_meta(&image, &wanted.key(), &wanted.value(id.uuid)).await
+        if there != Some(&wanted) {
+            cli.set_meta(&image, &wanted.key(), &wanted.value(id.uuid)).await?;
+        }
+        // Also on a repeated call: the one before may have been killed in between, or came before the credential.
+        self.note_published(&cli, &image.pool, id, &request.node).await
     }
 
     pub(super) async fn unpublish_volume(
@@ -54,6 +55,7 @@ impl Rbd {
         let cli = self.cli(&access);
         let Some((image, meta)) = self.find_meta(&cli, id).await? else {
             let pool = self.pools.name(&cli, &id.pool).await?;
+            self.forget_published(&cli, &pool, id, node).await?;
             return self.pools.prove(&cli, &id.pool, &pool).await;
         };
         let volume = id.to_string();
@@ -77,7 +79,7 @@ impl Rbd {
         for key in keys.collect::<Vec<String>>() {
             cli.remove_meta(&image, &key).await?;
         }
-        Ok(())
+        self.forget_published(&cli, &image.pool, id, node).await
     }
 }
 

@@ -50,6 +50,11 @@ impl Trash {
         Self { host, index: format!("csi.rbd.index.{instance}"), deadline, ops, places: Mutex::default() }
     }
 
+    /// The object of a pool that holds what the driver has to remember there.
+    pub(super) fn index(&self) -> &str {
+        &self.index
+    }
+
     /// Moves an image, or the half that a killed command left of one, to the trash. False where there is nothing.
     pub(super) async fn discard(
         self: &Arc<Self>,
@@ -173,7 +178,7 @@ impl Trash {
 
     /// The id of an image that cannot be opened: from its id object, else from the directory of the pool (a killed
     /// `trash mv` takes the object first).
-    async fn half_made_id(&self, cli: &Cli<'_>, image: &Image) -> Result<Option<String>> {
+    pub(super) async fn half_made_id(&self, cli: &Cli<'_>, image: &Image) -> Result<Option<String>> {
         let in_directory = format!("name_{}", image.name);
         let object = id_object(image);
         let (own, listed) = tokio::try_join!(

@@ -12,7 +12,7 @@ use super::pages::token;
 use super::{capability, health, map, places, signed, volumes};
 
 /// How many volumes are looked at in one step of the search for unhealthy ones.
-const STEP: usize = 256;
+const STEP: usize = 1000;
 
 pub(crate) fn volumes(listing: Listing<VolumeState>) -> proto::ListVolumesResponse {
     let entry = |state: VolumeState| Entry {

@@ -1,6 +1,7 @@
-//! The `rbd` and `rados` commands: argv out, JSON in, exit code to `Error`. Nothing above knows that they are commands.
+//! The `rbd`, `rados` and `ceph` commands: argv out, JSON in, exit code to `Error`. Nothing above knows that they are commands.
 //! One file for each kind of thing; here is how each of them is run.
 
+mod ceph;
 mod device;
 mod image;
 mod rados;
@@ -139,7 +140,11 @@ impl Cli<'_> {
 
 /// What a failed command means to the caller. By the number, not by the text.
 pub(super) fn explain(what: &str, error: CmdError) -> Error {
-    let code = if error.program == "rados" { rados_errno(&error) } else { error.exit() };
+    let code = match error.program {
+        "rados" => rados_errno(&error),
+        "ceph" => ceph::errno_of(&error),
+        _ => error.exit(),
+    };
     let text = format!("{what}: {error}");
     match (code, &error.end) {
         (Some(errno::NOENT), _) => Error::NotFound(text),

@@ -90,7 +90,11 @@ const FEATURES: &[(&str, Option<&str>)] = &[
 impl Plan {
     pub(super) fn parse(request: &CreateVolume, cluster_name: &str) -> Result<Self> {
         offered(request)?;
-        let parameters = &request.parameters;
+        Self::of(&request.parameters, cluster_name)
+    }
+
+    /// Of a StorageClass alone.
+    pub(super) fn of(parameters: &Parameters, cluster_name: &str) -> Result<Self> {
         parameters.iter().try_for_each(|(name, value)| known(name, value))?;
         let mut labels: Vec<_> = parameters
             .iter()
