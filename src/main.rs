@@ -2,6 +2,7 @@
 //!
 //! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `error`: the one error; `metrics`: what is counted
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
+//! - `labels`: what the Node object says of where this node is
 //! - `ops`: work that outlives its caller, under locks
 //! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems
 //! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command; `backend::local`: files of this node
@@ -18,6 +19,7 @@ mod error;
 mod fs;
 mod host;
 mod id;
+mod labels;
 mod metrics;
 mod node;
 mod ops;
@@ -33,7 +35,7 @@ use tracing_subscriber::EnvFilter;
 
 use backend::Backend;
 use backend::local::{Local, Names};
-use backend::rbd::Rbd;
+use backend::rbd::{Rbd, Topology};
 use cluster::Clusters;
 use config::{Config, LogFormat};
 use csi::proto::controller_server::ControllerServer;
@@ -42,6 +44,7 @@ use csi::proto::node_server::NodeServer;
 use csi::{Controller, Identity, NodeService};
 use host::Host;
 use host::linux::{self, Linux};
+use labels::NodeLabels;
 use metrics::METRICS;
 use node::Node;
 use ops::Ops;
@@ -132,14 +135,18 @@ fn services(config: &Config, ops: &Ops) -> Routes {
 
 fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend> {
     let Some(root) = &config.local else {
-        return Arc::new(Rbd::new(
+        let rbd = Rbd::new(
             host.clone(),
             Clusters::new(config.clusters.clone()),
             config.instance_id.clone(),
             config.cluster_name.clone(),
             config.command_timeout,
             ops.clone(),
-        ));
+        );
+        return Arc::new(match topology(config, ops) {
+            Some(topology) => rbd.with_topology(topology),
+            None => rbd,
+        });
     };
     let names = Names {
         driver: config.driver_name.clone(),
@@ -150,6 +157,21 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
     let recovered = local.clone();
     ops.background(async move { recovered.recover().await });
     local
+}
+
+/// Where nodes are. The controller needs the names of the labels alone, and so no Kubernetes.
+fn topology(config: &Config, ops: &Ops) -> Option<Topology> {
+    let labels = &config.domain_labels;
+    if labels.is_empty() {
+        return None;
+    }
+    let node = config.node.then(|| {
+        let node = config.node_id.clone();
+        let (values, reading) = NodeLabels::read(labels.clone(), node, config.kubernetes.clone());
+        ops.background(reading);
+        values
+    });
+    Some(Topology::new(&config.driver_name, labels, node))
 }
 
 /// What has to be there before anything is promised.

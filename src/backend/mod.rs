@@ -30,8 +30,8 @@ pub(crate) trait Backend: Send + Sync {
         &[]
     }
     /// Where this node is, for a backend whose volumes are reached from some nodes only.
-    fn place(&self) -> Option<Segments> {
-        None
+    async fn place(&self) -> Result<Option<Segments>> {
+        Ok(None)
     }
     /// The uuid of the volume that this request means; the lock of the request. Refuses what can never be made.
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid>;

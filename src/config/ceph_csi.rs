@@ -34,7 +34,6 @@ const IGNORED: &[(&str, Switch)] = &[
 /// Flags of ceph-csi whose meaning is not built yet: refused unless they are switched off, never ignored.
 const UNBUILT: &[(&str, Switch)] = &[
     ("crush-location-labels", Switch(false)),
-    ("domainlabels", Switch(false)),
     ("enable-fencing", Switch(true)),
     ("enable-read-affinity", Switch(true)),
 ];

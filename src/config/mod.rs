@@ -1,6 +1,7 @@
 //! Every flag and variable of the driver in one place, spelt as ceph-csi spells them. Nothing else reads either.
 
 mod ceph_csi;
+mod labels;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, Parser, ValueEnum};
+
+pub(crate) use labels::{Kubernetes, Label};
 
 /// What the program serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,6 +76,18 @@ pub(crate) struct Flags {
     /// How many volumes this node takes at most; 0: as many as the container orchestrator likes
     #[arg(long, default_value_t = 0)]
     max_volumes_per_node: u32,
+    /// Labels of the Node object that say where this node is, [prefix/]name[=value]; one with a value is not read there
+    #[arg(long, default_value = "", hide_default_value = true)]
+    domainlabels: String,
+    /// The Kubernetes API, where labels are read
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    kubernetes_service_host: String,
+    /// Its port
+    #[arg(long, env, default_value_t = 443)]
+    kubernetes_service_port: u16,
+    /// Folder with the service account's token and ca.crt
+    #[arg(long, default_value = "/var/run/secrets/kubernetes.io/serviceaccount")]
+    service_account: PathBuf,
     /// With --type=local: the folder that holds the volumes, on a filesystem with room for them
     #[arg(long, default_value = "/var/lib/ceph-rbd-csi")]
     local_root: PathBuf,
@@ -123,6 +138,9 @@ pub(crate) struct Config {
     pub(crate) grace: Duration,
     /// 0: no limit.
     pub(crate) max_volumes_per_node: u32,
+    /// Where nodes are is told by these labels; none: volumes are reached from everywhere.
+    pub(crate) domain_labels: Vec<Label>,
+    pub(crate) kubernetes: Kubernetes,
     /// Some: the embedded backend.
     pub(crate) local: Option<LocalRoot>,
     /// Where they are told, and by which path.
@@ -177,11 +195,14 @@ impl Flags {
             return Err("--command-timeout: give a command at least 4s".to_owned());
         }
         let (local, metrics) = (self.local()?, self.metrics()?);
+        let driver_name = driver_name(&self.drivername, self.kind)?;
+        let domain_labels = self.domain_labels(&driver_name, node)?;
+        let kubernetes = self.kubernetes();
         Ok(Config {
             endpoint,
             controller,
             node,
-            driver_name: driver_name(&self.drivername, self.kind)?,
+            driver_name,
             node_id: self.nodeid,
             clusters: self.config,
             instance_id: self.instanceid,
@@ -190,6 +211,8 @@ impl Flags {
             command_timeout: self.command_timeout,
             grace: self.grace,
             max_volumes_per_node: self.max_volumes_per_node,
+            domain_labels,
+            kubernetes,
             local,
             metrics,
             log_format: self.log_format,

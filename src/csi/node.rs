@@ -135,7 +135,7 @@ impl node_server::Node for NodeService {
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
         let node = &self.node;
-        Ok(Response::new(wire::node::info(node.id(), node.max_volumes(), node.place())))
+        Ok(Response::new(wire::node::info(node.id(), node.max_volumes(), node.place().await?)))
     }
 }
 

@@ -72,8 +72,8 @@ impl Node {
         self.max_volumes
     }
 
-    pub(crate) fn place(&self) -> Option<Segments> {
-        self.backend.place()
+    pub(crate) async fn place(&self) -> Result<Option<Segments>> {
+        self.backend.place().await
     }
 
     pub(crate) fn offers(&self, what: Offer) -> bool {

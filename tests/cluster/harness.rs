@@ -125,8 +125,17 @@ impl Start {
         Self { process: self.process.flag(flag), ..self }
     }
 
+    pub(crate) fn variable(self, name: &'static str, value: &str) -> Self {
+        Self { process: self.process.variable(name, value), ..self }
+    }
+
     pub(crate) fn wrapped(self, wrapper: &Wrapper) -> Self {
         Self { process: self.process.wrapped(wrapper), ..self }
+    }
+
+    /// Started, and nothing more.
+    pub(crate) fn launch(&self) -> Driver {
+        Driver { start: self.clone(), process: self.process.launch() }
     }
 
     pub(crate) async fn start(&self) -> Driver {

@@ -193,8 +193,8 @@ impl Backend for Local {
         ]
     }
 
-    fn place(&self) -> Option<Segments> {
-        Some(self.segments())
+    async fn place(&self) -> Result<Option<Segments>> {
+        Ok(Some(self.segments()))
     }
 
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {

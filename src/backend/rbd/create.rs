@@ -12,6 +12,7 @@ use crate::id::{Pool, VolumeId, volume_uuid};
 use super::cli::{self, Cli, errno};
 use super::find::id_object;
 use super::params::Plan;
+use super::topology::Placed;
 use super::{DEFAULT_OBJECT_SIZE, GRANULE, Rbd, fits, meta, stream};
 
 /// Features that follow from other parameters (stripeUnit, dataPool).
@@ -24,36 +25,50 @@ struct New<'a> {
     request: &'a CreateVolume,
     image: &'a Image,
     uuid: Uuid,
+    placed: &'a Placed,
 }
 
 impl Rbd {
     pub(super) async fn create_volume(&self, request: &CreateVolume) -> Result<Volume> {
-        let plan = Plan::parse(request, &self.cluster_name)?;
+        let mut plan = Plan::parse(request, &self.cluster_name)?;
         let access = self.clusters.access(&plan.cluster, &request.secrets)?;
         let cli = self.cli(&access);
         let uuid = volume_uuid(&self.instance, &plan.cluster, &request.name);
-        let id = VolumeId {
-            cluster: plan.cluster.clone(),
-            pool: Pool::Id(self.pools.id(&cli, &plan.pool).await?),
-            uuid,
-        };
-        let image = cli.image(&plan.pool, &image_name(&plan, &id));
-        if plan.prefix.is_some() {
-            self.record_name(&cli, &image, uuid, &request.name).await?;
-        }
-        let size = self.make(&New { cli: &cli, plan: &plan, request, image: &image, uuid }).await?;
+        let placed = self.place_volume(&cli, &mut plan, &request.places, uuid).await?;
+        let reached_from = placed.reached_from.clone();
+        let made = self.create_placed(&cli, &plan, request, uuid, &placed).await;
+        let (id, image, size) = placed.made(&cli, made).await?;
         self.trash.take_up(&access, &plan.pool);
-        Ok(Volume { id, size, context: volume_context(plan, &image), source: None, reached_from: Vec::new() })
+        Ok(Volume { id, size, context: volume_context(plan, &image), source: None, reached_from })
+    }
+
+    async fn create_placed(
+        &self,
+        cli: &Cli<'_>,
+        plan: &Plan,
+        request: &CreateVolume,
+        uuid: Uuid,
+        placed: &Placed,
+    ) -> Result<(VolumeId, Image, u64)> {
+        let pool = Pool::Id(self.pools.id(cli, &plan.pool).await?);
+        let id = VolumeId { cluster: plan.cluster.clone(), pool, uuid };
+        let image = cli.image(&plan.pool, &image_name(plan, &id));
+        if plan.prefix.is_some() {
+            self.record_name(cli, &image, uuid, &request.name).await?;
+        }
+        let size = self.make(&New { cli, plan, request, image: &image, uuid, placed }).await?;
+        Ok((id, image, size))
     }
 
     /// One process in the common case. Where the name exists, what is there is proved whole or made again.
     async fn make(&self, new: &New<'_>) -> Result<u64> {
-        let New { cli, plan, request, image, uuid } = *new;
+        let New { cli, plan, request, image, uuid, placed } = *new;
         let size = size(plan, request)?;
         let marker = meta::created(uuid, size);
         let meta = plan.labels.iter().chain([&marker]).map(|(key, value)| (key.as_str(), value.as_str()));
         let stream = stream::empty_image(size, meta);
         for _ in 0..2 {
+            placed.still_ours()?;
             match cli.import(image, import_options(plan), stream.clone()).await {
                 Ok(true) => return Ok(size),
                 Ok(false) => {}
@@ -120,7 +135,7 @@ impl Rbd {
 
 /// The size of a whole image that is what the request asks for; None when only half of one is there.
 async fn existing(new: &New<'_>) -> Result<Option<u64>> {
-    let New { cli, plan, request, image, uuid } = *new;
+    let New { cli, plan, request, image, uuid, .. } = *new;
     let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
     let Some((info, meta)) = info.zip(meta) else { return Ok(None) };
     let Some(made) = meta::created_size(&meta, uuid).filter(|made| info.size >= *made) else {
@@ -156,7 +171,7 @@ pub(super) fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
     fits(request.size.choose(GRANULE)?, plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))
 }
 
-fn image_name(plan: &Plan, id: &VolumeId) -> String {
+pub(super) fn image_name(plan: &Plan, id: &VolumeId) -> String {
     plan.prefix.as_ref().map_or_else(|| id.default_image(), |prefix| format!("{prefix}{}", id.uuid))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use crate::backend::FormatMark;
+use crate::backend::{FormatMark, Segments};
 
 use super::json::Watcher;
 
@@ -17,6 +17,8 @@ pub(super) const FORMAT: &str = ".rbd.csi.ceph.com/format";
 pub(super) const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
 /// The journal of the filesystem was replayed, and nobody has written since: the uuid of the volume.
 pub(super) const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
+/// From where the image is reached.
+const TOPOLOGY: &str = ".rbd.csi.ceph.com/topology";
 /// ceph-csi's key; the volume id in it names the image.
 const CLIENT: &str = ".rbd.csi.ceph.com/clientaddress/";
 
@@ -53,6 +55,19 @@ pub(super) fn format_mark(meta: &Meta, uuid: Uuid) -> FormatMark {
 
 pub(super) fn is_replayed(meta: &Meta, uuid: Uuid) -> bool {
     meta.get(REPLAYED).is_some_and(|named| *named == uuid.to_string())
+}
+
+/// What is noted of an image that is not reached from everywhere. A clone may be in another pool than its source.
+pub(super) fn topology(reached_from: &[Segments], uuid: Uuid) -> Option<(String, String)> {
+    let places = serde_json::to_string(reached_from).ok().filter(|_| !reached_from.is_empty())?;
+    Some((TOPOLOGY.to_owned(), format!("{uuid} {places}")))
+}
+
+/// Empty: from everywhere.
+pub(super) fn reached_from(meta: &Meta, uuid: Uuid) -> Vec<Segments> {
+    let noted = meta.get(TOPOLOGY).and_then(|value| value.split_once(' '));
+    let ours = noted.filter(|(named, _)| *named == uuid.to_string());
+    ours.and_then(|(_, places)| serde_json::from_str(places).ok()).unwrap_or_default()
 }
 
 /// A node that ControllerPublishVolume gave the volume to.
@@ -134,11 +149,14 @@ mod tests {
     fn a_marker_speaks_of_its_own_image_only() {
         let done = FormatMark::Done("ext4".to_owned());
         let published = Published { node: "n1".to_owned(), read_only: true, multi_node: false };
+        let places = vec![Segments::from([("topology.d/zone".to_owned(), "a".to_owned())])];
         let meta = Meta::from([
+            topology(&places, OURS).expect("a value"),
             created(OURS, 4096),
             (FORMAT.to_owned(), format_value(&done, OURS).expect("a value")),
             (published.key(), published.value(OURS)),
         ]);
+        assert_eq!((reached_from(&meta, OURS), reached_from(&meta, OTHER)), (places, vec![]));
         assert_eq!((created_size(&meta, OURS), created_size(&meta, OTHER)), (Some(4096), None));
         assert_eq!((format_mark(&meta, OURS), format_mark(&meta, OTHER)), (done, FormatMark::Never));
         assert_eq!(

@@ -21,6 +21,7 @@ mod report;
 mod state;
 mod stream;
 mod tombstone;
+mod topology;
 mod trash;
 
 use std::collections::HashSet;
@@ -33,7 +34,7 @@ use uuid::Uuid;
 
 use crate::backend::{
     Ailment, Attach, Attached, Backend, Capability, Capacity, CapacityQuery, CreateVolume, FormatMark, Image,
-    Listing, Offer, Page, Publish, SizeRange, Target, Volume, VolumeState,
+    Listing, Offer, Page, Publish, Segments, SizeRange, Target, Volume, VolumeState,
 };
 use crate::cluster::{Access, Clusters, Secrets};
 use crate::error::{Error, Result};
@@ -48,6 +49,8 @@ use params::Plan;
 use pools::Pools;
 use report::Reports;
 use trash::Trash;
+
+pub(crate) use topology::Topology;
 
 /// Image sizes are whole MiB, as ceph-csi's are.
 const GRANULE: u64 = 1 << 20;
@@ -65,6 +68,8 @@ pub(crate) struct Rbd {
     cluster_name: String,
     deadline: Duration,
     offers: Vec<Offer>,
+    /// None: every volume is reached from everywhere.
+    topology: Option<Topology>,
     pools: Pools,
     reports: Reports,
     trash: Arc<Trash>,
@@ -97,6 +102,7 @@ impl Rbd {
             cluster_name,
             deadline,
             offers,
+            topology: None,
             pools,
             reports: Reports::default(),
             trash,
@@ -110,6 +116,12 @@ impl Rbd {
         self.sysfs.ancestors().nth(3).unwrap_or(&self.sysfs)
     }
 
+    /// Nodes, and so perhaps pools, are in different places.
+    pub(crate) fn with_topology(mut self, topology: Topology) -> Self {
+        self.offers.push(Offer::Topology);
+        Self { topology: Some(topology), ..self }
+    }
+
     fn cli<'a>(&'a self, access: &'a Access) -> Cli<'a> {
         Cli { host: self.host.as_ref(), access, deadline: self.deadline }
     }
@@ -119,6 +131,13 @@ impl Rbd {
 impl Backend for Rbd {
     fn offers(&self) -> &[Offer] {
         &self.offers
+    }
+
+    async fn place(&self) -> Result<Option<Segments>> {
+        match &self.topology {
+            Some(topology) => topology.place().await,
+            None => Ok(None),
+        }
     }
 
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {

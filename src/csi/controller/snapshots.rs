@@ -21,7 +21,7 @@ impl Controller {
         self.need(Offer::Snapshots, "CreateSnapshot")?;
         note_volume(&request.source_volume_id);
         let fingerprint = wire::fingerprint(&request);
-        let create = snapshots::create(request)?;
+        let create = snapshots::create(request, self.backend.offers())?;
         let target = self.backend.snapshot_uuid(&create)?.to_string();
         let operation = Operation {
             sources: vec![create.source.uuid.to_string()],

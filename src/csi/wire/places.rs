@@ -1,15 +1,21 @@
 //! Topology: from where a volume or a snapshot has to be, or can be, reached.
 
-use crate::backend::{Places, Segments};
+use crate::backend::{Offer, Places, Segments};
 use crate::csi::proto::{Topology, TopologyRequirement};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 use super::map;
 
-pub(super) fn wanted(wire: Option<TopologyRequirement>) -> Result<Places> {
+/// Not to be asked where it is not offered (CSI specification, `accessibility_requirements`).
+pub(super) fn wanted(wire: Option<TopologyRequirement>, offers: &[Offer]) -> Result<Places> {
     let TopologyRequirement { requisite, preferred } = wire.unwrap_or_default();
     let places = |list: Vec<Topology>| -> Result<Vec<Segments>> { list.into_iter().map(one).collect() };
-    Ok(Places { requisite: places(requisite)?, preferred: places(preferred)? })
+    let places = Places { requisite: places(requisite)?, preferred: places(preferred)? };
+    if !places.is_empty() && !offers.contains(&Offer::Topology) {
+        let what = "the driver does not advertise VOLUME_ACCESSIBILITY_CONSTRAINTS: start its controller with --domainlabels";
+        return Err(Error::Invalid(format!("accessibility_requirements: {what}")));
+    }
+    Ok(places)
 }
 
 pub(super) fn one(wire: Topology) -> Result<Segments> {
@@ -39,10 +45,12 @@ mod tests {
             requisite: vec![topology("a"), topology("b")],
             preferred: vec![topology("b")],
         };
-        let places = wanted(Some(wire)).expect("good places");
+        let places = wanted(Some(wire.clone()), &[Offer::Topology]).expect("good places");
         assert_eq!(places.requisite, [segments("a"), segments("b")]);
         assert_eq!(places.preferred, [segments("b")]);
-        assert!(wanted(None).expect("anywhere").is_empty());
+        assert!(wanted(None, &[]).expect("anywhere").is_empty());
+        assert!(wanted(Some(TopologyRequirement::default()), &[]).expect("anywhere").is_empty());
+        assert_eq!(wanted(Some(wire), &[]).map_err(|error| error.code()), Err(tonic::Code::InvalidArgument));
     }
 
     #[test]

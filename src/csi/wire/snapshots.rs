@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::backend::{CreateSnapshot, Listing, Snapshot};
+use crate::backend::{CreateSnapshot, Listing, Offer, Snapshot};
 use crate::cluster::Secrets;
 use crate::csi::proto;
 use crate::csi::proto::list_snapshots_response::Entry;
@@ -11,13 +11,13 @@ use crate::id::{SnapshotId, VolumeId};
 
 use super::{map, name, no_such, pages, places, signed, text};
 
-pub(crate) fn create(request: proto::CreateSnapshotRequest) -> Result<CreateSnapshot> {
+pub(crate) fn create(request: proto::CreateSnapshotRequest, offers: &[Offer]) -> Result<CreateSnapshot> {
     let name = name(&request.name)?;
     Ok(CreateSnapshot {
         name,
         source: super::existing_id("source_volume_id", &request.source_volume_id)?,
         parameters: map("parameters", request.parameters)?,
-        places: places::wanted(request.accessibility_requirements)?,
+        places: places::wanted(request.accessibility_requirements, offers)?,
         secrets: Secrets::new(request.secrets),
     })
 }
@@ -147,7 +147,7 @@ mod tests {
         let code = |name: &str, source: &str| {
             let (name, source_volume_id) = (name.to_owned(), source.to_owned());
             let request = proto::CreateSnapshotRequest { name, source_volume_id, ..Default::default() };
-            create(request).map(|create| create.source).map_err(|error| error.code())
+            create(request, &[]).map(|create| create.source).map_err(|error| error.code())
         };
         assert_eq!(code("n", &source(1).to_string()), Ok(source(1)));
         assert_eq!(code("", &source(1).to_string()), Err(Code::InvalidArgument));

@@ -29,7 +29,7 @@ pub(crate) fn create(request: proto::CreateVolumeRequest, offers: &[Offer]) -> R
         parameters: map("parameters", request.parameters)?,
         mutable: map("mutable_parameters", request.mutable_parameters)?,
         source,
-        places: places::wanted(request.accessibility_requirements)?,
+        places: places::wanted(request.accessibility_requirements, offers)?,
         secrets: Secrets::new(request.secrets),
     })
 }

@@ -1,7 +1,7 @@
 //! Pools, and plain objects of theirs: `rados`, where `ceph` would take ten times as long.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
 use crate::host::{CmdError, Output};
@@ -81,6 +81,16 @@ impl Cli<'_> {
         owner.map(|owner| owner.cookie).ok_or_else(|| {
             Error::Busy(format!("{object} in {pool} was given up by somebody else meanwhile: ask again"))
         })
+    }
+
+    /// Takes the object for so long, by the clock of the cluster. False where somebody has it.
+    pub(crate) async fn claim_for(&self, pool: &str, object: &str, lasts: Duration) -> Result<bool> {
+        let lasts = lasts.as_secs().to_string();
+        match self.rados_raw(pool, &["lock", "get", object, CLAIM, "--lock-duration", &lasts]).await {
+            Ok(_) => Ok(true),
+            Err(error) if rados_errno(&error) == Some(errno::BUSY) => Ok(false),
+            Err(error) => Err(explain(&format!("claiming {object} in {pool}"), error)),
+        }
     }
 
     /// Who has claimed the object, if anybody.

@@ -1,5 +1,7 @@
 //! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
 
+mod topology;
+
 use crate::backend::names::{RESERVED, nearest};
 use crate::backend::{CreateVolume, Parameters};
 use crate::error::{Error, Result};
@@ -7,12 +9,16 @@ use crate::id::{is_cluster_id, is_plain};
 
 use super::meta;
 
+pub(super) use topology::{Candidate, Candidates};
+
 /// What CreateVolume is asked to make, apart from its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) cluster: String,
     pub(super) pool: String,
     pub(super) data_pool: Option<String>,
+    /// With `topologyConstrainedPools`: of what `pool` and `data_pool` are chosen, when it is known what is there already.
+    pub(super) candidates: Option<Candidates>,
     /// Empty: ceph-csi's `csi-vol-`.
     pub(super) prefix: Option<String>,
     pub(super) features: Vec<String>,
@@ -39,6 +45,7 @@ const BUILT: &[&str] = &[
     "mounter",
     "tryOtherMounters",
     "encrypted",
+    "topologyConstrainedPools",
 ];
 
 const UNBUILT: &[&str] = &[
@@ -56,7 +63,6 @@ const UNBUILT: &[&str] = &[
     "encryptionType",
     "integrityMode",
     "mapOptions",
-    "topologyConstrainedPools",
     "unmapOptions",
 ];
 
@@ -104,11 +110,17 @@ impl Plan {
         if !cluster_name.is_empty() {
             labels.push((meta::CLUSTER_NAME.to_owned(), cluster_name.to_owned()));
         }
-        let context = parameters.iter().filter(|(name, _)| !name.starts_with(RESERVED));
+        let context = parameters
+            .iter()
+            .filter(|(name, _)| !name.starts_with(RESERVED) && *name != "topologyConstrainedPools");
+        let (pool, data_pool) = (plain(parameters, "pool")?, plain(parameters, "dataPool")?);
+        let candidates = Candidates::parse(parameters, pool.as_ref(), data_pool.as_ref())?;
+        let first = candidates.as_ref().and_then(Candidates::first).map(|first| first.pool.clone());
         Ok(Self {
             cluster: cluster_id(parameters)?,
-            pool: plain(parameters, "pool")?.ok_or_else(|| missing("pool"))?,
-            data_pool: plain(parameters, "dataPool")?,
+            pool: pool.or(first).ok_or_else(|| missing("pool"))?,
+            data_pool,
+            candidates,
             prefix: plain(parameters, "volumeNamePrefix")?,
             features: features(parameters.get("imageFeatures"))?,
             striping: striping(parameters)?,
@@ -123,7 +135,6 @@ impl Plan {
 fn offered(request: &CreateVolume) -> Result<()> {
     let asked = [
         (request.source.is_some(), "volume_content_source (snapshots and clones)"),
-        (!request.places.is_empty(), "accessibility_requirements (topology)"),
         (!request.mutable.is_empty(), "mutable_parameters (VolumeAttributesClass)"),
     ];
     match asked.iter().find(|(asked, _)| *asked) {
@@ -287,12 +298,7 @@ mod tests {
 
     #[test]
     fn nothing_is_silently_ignored() {
-        let asked = [
-            ("encrypted", "true"),
-            ("mounter", "rbd-nbd"),
-            ("mapOptions", "x"),
-            ("topologyConstrainedPools", "[]"),
-        ];
+        let asked = [("encrypted", "true"), ("mounter", "rbd-nbd"), ("mapOptions", "x")];
         for (name, value) in asked {
             assert!(
                 check(&[(name, value)]).is_err_and(|error| error.contains("not built")),
