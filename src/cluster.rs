@@ -87,7 +87,7 @@ struct Credential {
     pools: Vec<String>,
 }
 
-/// A cluster that can be looked at without secrets, and the pools that hold volumes there.
+/// A cluster that can be looked at without secrets, and the pools that hold volumes there; none named: any.
 pub(crate) struct Listed {
     pub(crate) access: Access,
     pub(crate) pools: Vec<String>,
@@ -162,6 +162,23 @@ impl Clusters {
     /// Whether the configuration has a credential for this cluster.
     pub(crate) fn is_listed(&self, cluster: &str) -> bool {
         self.entry(cluster).is_ok_and(|entry| entry.rbd.credential.is_some())
+    }
+
+    /// The same; where there are none, the one cluster that is described, as the user of the secrets.
+    pub(crate) fn listed_with(&self, secrets: &Secrets) -> Result<Vec<Listed>> {
+        let listed = self.listed()?;
+        if !listed.is_empty() {
+            return Ok(listed);
+        }
+        match self.entries()?.as_slice() {
+            [only] if !secrets.is_empty() => {
+                Ok(vec![Listed { access: self.access(&only.id, secrets)?, pools: Vec::new() }])
+            }
+            _ => Err(Error::Precondition(format!(
+                "no cluster in {} has a credential to list with: name one there (rbd.credential with userID, keyFile and pools)",
+                self.path.display()
+            ))),
+        }
     }
 
     /// Whether any cluster can be listed. What the configuration does not tell, it may tell later: then start anew.

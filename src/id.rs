@@ -92,7 +92,7 @@ impl SnapshotId {
         Self { own: VolumeId { uuid, ..source.clone() }, source: source.uuid }
     }
 
-    /// Reads `<volume id>-<source uuid, base64url>`.
+    /// Reads `<volume id>-<source uuid, base64url>`; the volume id may be a migrated one.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         parse_snapshot(text).ok_or_else(|| {
             Error::Invalid(format!(
@@ -117,7 +117,9 @@ fn parse_snapshot(text: &str) -> Option<SnapshotId> {
     // The base64 text may hold dashes itself; its length is fixed.
     let (own, source) = text.split_at_checked(text.len().checked_sub(22)?)?;
     let source = URL_SAFE_NO_PAD.decode(source).ok()?;
-    Some(SnapshotId { own: parse_v1(own.strip_suffix('-')?)?, source: Uuid::from_slice(&source).ok()? })
+    let own = own.strip_suffix('-')?;
+    let own = if own.starts_with("mig_") { parse_migrated(own) } else { parse_v1(own) };
+    Some(SnapshotId { own: own?, source: Uuid::from_slice(&source).ok()? })
 }
 
 fn parse_v1(text: &str) -> Option<VolumeId> {

@@ -143,6 +143,7 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
             config.command_timeout,
             ops.clone(),
         );
+        let rbd = rbd.with_limits(config.limits);
         return Arc::new(match topology(config, ops) {
             Some(topology) => rbd.with_topology(topology),
             None => rbd,

@@ -84,6 +84,11 @@ impl Ops {
         self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(work));
     }
 
+    /// Work that nobody waits for, but that a shutdown lets come to its end, as long as its grace lasts.
+    pub(crate) fn behind(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(work);
+    }
+
     /// From here on the process is going to end.
     pub(crate) fn stop(&self) {
         self.stop.cancel();

@@ -9,6 +9,7 @@ use std::process::Command;
 
 const README: &str = include_str!("../README.md");
 const PARAMETERS: &str = include_str!("../src/backend/rbd/params/mod.rs");
+const SNAPSHOT_PARAMETERS: &str = include_str!("../src/backend/rbd/params/snapshot.rs");
 const LOCAL_PARAMETERS: &str = include_str!("../src/backend/local/params.rs");
 const FLAGS: &str = include_str!("../src/config/ceph_csi.rs");
 
@@ -30,6 +31,11 @@ fn the_table_of_flags_is_what_help_says() {
 #[test]
 fn the_table_of_parameters_is_what_is_built() {
     assert_eq!(first_cells("### StorageClass parameters"), list(PARAMETERS, "BUILT"));
+}
+
+#[test]
+fn the_table_of_snapshot_parameters_is_what_is_built() {
+    assert_eq!(first_cells("### VolumeSnapshotClass parameters"), list(SNAPSHOT_PARAMETERS, "BUILT"));
 }
 
 #[test]

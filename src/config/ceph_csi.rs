@@ -23,8 +23,6 @@ const IGNORED: &[(&str, Switch)] = &[
     ("pluginpath", Switch(false)),
     ("polltime", Switch(false)),
     ("radosnamespacecephfs", Switch(false)),
-    ("rbdhardmaxclonedepth", Switch(false)),
-    ("rbdsoftmaxclonedepth", Switch(false)),
     ("setmetadata", Switch(true)),
     ("skipforceflatten", Switch(true)),
     ("stagingpath", Switch(false)),

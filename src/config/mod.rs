@@ -2,6 +2,7 @@
 
 mod ceph_csi;
 mod labels;
+mod limits;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +13,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, Parser, ValueEnum};
 
 pub(crate) use labels::{Kubernetes, Label};
+pub(crate) use limits::Limits;
 
 /// What the program serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,6 +90,8 @@ pub(crate) struct Flags {
     /// Folder with the service account's token and ca.crt
     #[arg(long, default_value = "/var/run/secrets/kubernetes.io/serviceaccount")]
     service_account: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
     /// With --type=local: the folder that holds the volumes, on a filesystem with room for them
     #[arg(long, default_value = "/var/lib/ceph-rbd-csi")]
     local_root: PathBuf,
@@ -141,6 +145,7 @@ pub(crate) struct Config {
     /// Where nodes are is told by these labels; none: volumes are reached from everywhere.
     pub(crate) domain_labels: Vec<Label>,
     pub(crate) kubernetes: Kubernetes,
+    pub(crate) limits: Limits,
     /// Some: the embedded backend.
     pub(crate) local: Option<LocalRoot>,
     /// Where they are told, and by which path.
@@ -194,6 +199,7 @@ impl Flags {
         if self.command_timeout < Duration::from_secs(4) {
             return Err("--command-timeout: give a command at least 4s".to_owned());
         }
+        self.limits.validate()?;
         let (local, metrics) = (self.local()?, self.metrics()?);
         let driver_name = driver_name(&self.drivername, self.kind)?;
         let domain_labels = self.domain_labels(&driver_name, node)?;
@@ -213,6 +219,7 @@ impl Flags {
             max_volumes_per_node: self.max_volumes_per_node,
             domain_labels,
             kubernetes,
+            limits: self.limits,
             local,
             metrics,
             log_format: self.log_format,
@@ -344,6 +351,10 @@ mod tests {
             "--type=rbd --nodeid=n --enable-fencing",
             "--type=rbd --nodeid=a/b",
             "--type=rbd --nodeid=n --drivername=-x",
+            "--type=rbd --nodeid=n --rbdhardmaxclonedepth=15",
+            "--type=rbd --nodeid=n --rbdhardmaxclonedepth=3",
+            "--type=rbd --nodeid=n --maxsnapshotsonimage=501",
+            "--type=rbd --nodeid=n --minsnapshotsonimage=451",
             "--type=local --nodeid=n --nodeserver",
             "--type=local --nodeid=n --local-root=relative",
             "--type=local --nodeid=n --local-overcommit=0.5",

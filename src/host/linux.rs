@@ -15,11 +15,12 @@ use sys_mount::{Mount as SysMount, MountFlags, UnmountFlags};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::error::Error;
 use crate::metrics::METRICS;
 
+use super::progress::Progress;
 use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
 
 /// More than any listing of ours takes; an `rbd` that aborts can print without end.
@@ -29,6 +30,9 @@ const HEAD_KEPT: usize = 1 << 10;
 const TAIL_KEPT: usize = 2 << 10;
 /// Programs of `Slot::Long` at once, and of `Slot::Trash`.
 const LONG_SLOTS: usize = 2;
+/// How long a program of `Slot::Behind` lets others go first, and how often it looks for them.
+const BEHIND_AT_MOST: Duration = Duration::from_secs(10);
+const BEHIND_LOOK: Duration = Duration::from_millis(20);
 
 /// What `rbd` is asked to do begins with one of these, or is one word.
 const TWO_WORDS: &[&str] = &["config", "device", "image-meta", "namespace", "snap", "trash"];
@@ -37,6 +41,8 @@ pub(crate) struct Linux {
     cluster: Semaphore,
     long: Semaphore,
     trash: Semaphore,
+    behind: Semaphore,
+    processes: usize,
     deadline: Duration,
 }
 
@@ -44,7 +50,17 @@ impl Linux {
     /// `processes`: how many `rbd` and `rados` run at once. `deadline`: of a command that names none.
     pub(crate) fn new(processes: usize, deadline: Duration) -> Self {
         let [long, trash] = [LONG_SLOTS; 2].map(Semaphore::new);
-        Self { cluster: Semaphore::new(processes), long, trash, deadline }
+        let (cluster, behind) = (Semaphore::new(processes), Semaphore::new(1));
+        Self { cluster, long, trash, behind, processes, deadline }
+    }
+}
+
+impl Linux {
+    async fn let_others_go_first(&self) {
+        let end = Instant::now() + BEHIND_AT_MOST;
+        while self.cluster.available_permits() < self.processes && Instant::now() < end {
+            sleep(BEHIND_LOOK).await;
+        }
     }
 }
 
@@ -63,12 +79,16 @@ impl Host for Linux {
             Slot::Cluster => Some(&self.cluster),
             Slot::Long => Some(&self.long),
             Slot::Trash => Some(&self.trash),
+            Slot::Behind => Some(&self.behind),
         };
         // The semaphores are never closed, and they are fair: first in, first out.
         let slot = match slots {
             Some(slots) => slots.acquire().await.ok(),
             None => None,
         };
+        if cmd.slot == Slot::Behind {
+            self.let_others_go_first().await;
+        }
         let started = Instant::now();
         let result = run(&cmd, cmd.deadline.unwrap_or(self.deadline), slot).await;
         let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
@@ -138,7 +158,8 @@ async fn wait(
 ) -> Option<End> {
     let moved = Notify::new();
     let progress = matches!(cmd.slot, Slot::Long | Slot::Trash);
-    let finish = finish(child, &cmd.stdin, output, &moved);
+    let mut shown = Progress::of(cmd);
+    let finish = finish(child, &cmd.stdin, output, &moved, &mut shown);
     let Some(status) = within(limit, finish, &moved, progress).await else {
         // What cannot be killed keeps its operation and its lock, and nobody else.
         drop(slot);
@@ -175,6 +196,7 @@ async fn finish(
     input: &[u8],
     output: &mut Output,
     moved: &Notify,
+    shown: &mut Progress,
 ) -> io::Result<ExitStatus> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async move {
@@ -183,8 +205,11 @@ async fn finish(
             let _ = stdin.write_all(input).await;
         }
     };
-    let pumps =
-        join3(feed, read_head(stdout, &mut output.stdout), read_tail(stderr, &mut output.stderr, moved));
+    let pumps = join3(
+        feed,
+        read_head(stdout, &mut output.stdout),
+        read_tail(stderr, &mut output.stderr, moved, shown),
+    );
     tokio::pin!(pumps);
     let status = tokio::select! {
         _ = &mut pumps => return child.wait().await,
@@ -202,9 +227,15 @@ async fn read_head(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
     }
 }
 
-async fn read_tail(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>, moved: &Notify) {
+async fn read_tail(
+    pipe: Option<impl AsyncRead + Unpin>,
+    kept: &mut Vec<u8>,
+    moved: &Notify,
+    shown: &mut Progress,
+) {
     let (Some(mut pipe), mut chunk) = (pipe, vec![0; 8 << 10]) else { return };
     while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+        shown.hear(&chunk[..count]);
         kept.extend_from_slice(&chunk[..count]);
         if kept.len() > HEAD_KEPT + TAIL_KEPT {
             kept.drain(HEAD_KEPT..kept.len() - TAIL_KEPT);

@@ -5,6 +5,7 @@ pub(crate) mod files;
 pub(crate) mod holders;
 pub(crate) mod linux;
 pub(crate) mod mountinfo;
+mod progress;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,8 +73,10 @@ pub(crate) enum Slot {
     /// Work that grows with the image, in slots of its own, so that no request waits behind it. Its deadline starts
     /// anew whenever the program reports progress.
     Long,
-    /// The emptying of the trash, which no request waits for: beside `Long`, and like it.
+    /// The emptying of the trash and other long work that no request waits for: beside `Long`, and like it.
     Trash,
+    /// `rbd` and `rados` that no request waits for: one at a time, when no other of `Cluster` runs or has waited long.
+    Behind,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -11,21 +11,22 @@ use crate::id::{Pool, VolumeId, volume_uuid};
 
 use super::cli::{self, Cli, errno};
 use super::find::id_object;
+use super::json::Info;
 use super::params::Plan;
 use super::topology::Placed;
 use super::{DEFAULT_OBJECT_SIZE, GRANULE, Rbd, fits, meta, stream};
 
-/// Features that follow from other parameters (stripeUnit, dataPool).
-const IMPLIED: &[&str] = &["striping", "data-pool"];
+/// Features that follow from other parameters (stripeUnit, dataPool), and from clones and deleted snapshots.
+const IMPLIED: &[&str] = &["striping", "data-pool", "operations"];
 
 /// What is to be made.
-struct New<'a> {
-    cli: &'a Cli<'a>,
-    plan: &'a Plan,
-    request: &'a CreateVolume,
-    image: &'a Image,
-    uuid: Uuid,
-    placed: &'a Placed,
+pub(super) struct New<'a> {
+    pub(super) cli: &'a Cli<'a>,
+    pub(super) plan: &'a Plan,
+    pub(super) request: &'a CreateVolume,
+    pub(super) image: &'a Image,
+    pub(super) uuid: Uuid,
+    pub(super) placed: &'a Placed,
 }
 
 impl Rbd {
@@ -39,7 +40,8 @@ impl Rbd {
         let made = self.create_placed(&cli, &plan, request, uuid, &placed).await;
         let (id, image, size) = placed.made(&cli, made).await?;
         self.trash.take_up(&access, &plan.pool);
-        Ok(Volume { id, size, context: volume_context(plan, &image), source: None, reached_from })
+        let (context, source) = (volume_context(plan, &image), request.source.clone());
+        Ok(Volume { id, size, context, source, reached_from })
     }
 
     async fn create_placed(
@@ -56,7 +58,11 @@ impl Rbd {
         if plan.prefix.is_some() {
             self.record_name(cli, &image, uuid, &request.name).await?;
         }
-        let size = self.make(&New { cli, plan, request, image: &image, uuid, placed }).await?;
+        let new = New { cli, plan, request, image: &image, uuid, placed };
+        let size = match &request.source {
+            None => self.make(&new).await?,
+            Some(source) => self.make_from(&new, source).await?,
+        };
         Ok((id, image, size))
     }
 
@@ -72,7 +78,10 @@ impl Rbd {
             match cli.import(image, import_options(plan), stream.clone()).await {
                 Ok(true) => return Ok(size),
                 Ok(false) => {}
-                Err(error) => return Err(self.import_failed(cli, image, error).await),
+                Err(error) => return Err(self.creation_failed(cli, image, error).await),
+            }
+            if self.drop_old_name(cli, image).await.map_err(unfinished)? {
+                continue;
             }
             match existing(new).await? {
                 Some(size) => return Ok(size),
@@ -83,7 +92,7 @@ impl Rbd {
     }
 
     /// Any code but ABORTED and DEADLINE_EXCEEDED tells the provisioner that nothing exists: so look first.
-    async fn import_failed(&self, cli: &Cli<'_>, image: &Image, error: CmdError) -> Error {
+    pub(super) async fn creation_failed(&self, cli: &Cli<'_>, image: &Image, error: CmdError) -> Error {
         let what = format!("creating image {image}");
         let denied = matches!(error.exit(), Some(errno::PERM | errno::ACCES));
         let object = id_object(image);
@@ -91,7 +100,7 @@ impl Rbd {
         match (gone, error.exit()) {
             (_, Some(errno::TIMEDOUT)) => cli::explain(&what, error),
             _ if matches!(error.end, End::Deadline(_)) => cli::explain(&what, error),
-            (true, Some(errno::INVAL)) => {
+            (true, Some(errno::INVAL | errno::NOSYS)) => {
                 Error::Invalid(format!("{what}: {error}: the parameters do not fit together"))
             }
             (true, Some(errno::NOENT)) => Error::Precondition(format!(
@@ -104,7 +113,7 @@ impl Rbd {
 
     /// What a killed command left under our name was never handed out. But it may be at work still, in a twin: one
     /// that is watched, or younger than any command can be, is left alone.
-    async fn discard_half_made(&self, cli: &Cli<'_>, image: &Image) -> Result<()> {
+    pub(super) async fn discard_half_made(&self, cli: &Cli<'_>, image: &Image) -> Result<()> {
         let object = id_object(image);
         let (watchers, made) = tokio::try_join!(cli.watchers(image), cli.object_time(&image.pool, &object))
             .map_err(unfinished)?;
@@ -122,8 +131,7 @@ impl Rbd {
             )));
         }
         // Never handed out, so never written to. Where it was, somebody has taken our marker away.
-        let opens = cli.info(image).await.map_err(unfinished)?.is_some();
-        if opens && !cli.is_empty(image).await.map_err(unfinished)? {
+        if !untouched(cli, image).await.map_err(unfinished)? {
             return Err(Error::Precondition(format!(
                 "image {image} holds data, but not the mark of a volume that this driver made: it is left alone; look at it"
             )));
@@ -133,40 +141,60 @@ impl Rbd {
     }
 }
 
+/// Whether nothing was ever written to the image itself, or it cannot be opened.
+async fn untouched(cli: &Cli<'_>, image: &Image) -> Result<bool> {
+    match cli.info(image).await? {
+        None => Ok(true),
+        Some(info) if info.parent.is_some() => Ok(cli.own_bytes(image).await? == 0),
+        Some(_) => cli.is_empty(image).await,
+    }
+}
+
 /// The size of a whole image that is what the request asks for; None when only half of one is there.
 async fn existing(new: &New<'_>) -> Result<Option<u64>> {
-    let New { cli, plan, request, image, uuid, .. } = *new;
+    let New { cli, image, uuid, .. } = *new;
     let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
     let Some((info, meta)) = info.zip(meta) else { return Ok(None) };
-    let Some(made) = meta::created_size(&meta, uuid).filter(|made| info.size >= *made) else {
-        return Ok(None);
-    };
-    let differs = |what: String| {
-        Err(Error::Conflict(format!("volume {:?} exists as image {image}, {what}", request.name)))
-    };
-    if !request.size.admits(info.size) {
-        return differs(format!(
-            "with {} bytes (made with {made}), where {} are asked for",
-            info.size, request.size
-        ));
+    let made = meta::created_by(&meta, uuid).filter(|made| info.size >= made.size && made.is_of(&info.id));
+    if info.parent.is_some() || made.as_ref().is_some_and(|made| made.source.is_some()) {
+        return differs(new, "made from a snapshot or a volume, where an empty one is asked for");
     }
+    let Some(made) = made else { return Ok(None) };
+    if !new.request.size.admits(info.size) {
+        let asked = &new.request.size;
+        return differs(
+            new,
+            &format!("with {} bytes (made with {}), where {asked} are asked for", info.size, made.size),
+        );
+    }
+    agrees(new, &info).map(|()| Some(info.size))
+}
+
+/// ALREADY_EXISTS: the image is whole, and not what is asked for.
+pub(super) fn differs<T>(new: &New<'_>, what: &str) -> Result<T> {
+    let New { request, image, .. } = new;
+    Err(Error::Conflict(format!("volume {:?} exists as image {image}, {what}", request.name)))
+}
+
+/// Refuses a whole image with other features or another data pool than the request asks for.
+pub(super) fn agrees(new: &New<'_>, info: &Info) -> Result<()> {
+    let plan = new.plan;
     let mut features: Vec<&String> =
         info.features.iter().filter(|name| !IMPLIED.contains(&name.as_str())).collect();
     let mut asked: Vec<&String> = plan.features.iter().collect();
     features.sort();
     asked.sort();
     if features != asked {
-        return differs(format!("with features {features:?} where {asked:?} are asked for"));
+        return differs(new, &format!("with features {features:?} where {asked:?} are asked for"));
     }
     if info.data_pool != plan.data_pool {
-        return differs(format!(
-            "with data pool {:?} where {:?} is asked for",
-            info.data_pool, plan.data_pool
-        ));
+        let (has, asked) = (&info.data_pool, &plan.data_pool);
+        return differs(new, &format!("with data pool {has:?} where {asked:?} is asked for"));
     }
-    Ok(Some(info.size))
+    Ok(())
 }
 
+/// Of an empty volume, or of one that is larger than its source.
 pub(super) fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
     fits(request.size.choose(GRANULE)?, plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))
 }
@@ -175,7 +203,7 @@ pub(super) fn image_name(plan: &Plan, id: &VolumeId) -> String {
     plan.prefix.as_ref().map_or_else(|| id.default_image(), |prefix| format!("{prefix}{}", id.uuid))
 }
 
-fn import_options(plan: &Plan) -> Vec<String> {
+pub(super) fn import_options(plan: &Plan) -> Vec<String> {
     let mut options: Vec<String> =
         plan.features.iter().map(|feature| format!("--image-feature={feature}")).collect();
     options.extend(plan.data_pool.iter().map(|pool| format!("--data-pool={pool}")));
@@ -197,7 +225,7 @@ fn volume_context(plan: Plan, image: &Image) -> Parameters {
 }
 
 /// A failure while an image of ours may be there, half-made: never a final code, or the provisioner forgets it.
-fn unfinished(error: Error) -> Error {
+pub(super) fn unfinished(error: Error) -> Error {
     match error {
         Error::Busy(_) | Error::TimedOut(_) => error,
         other => Error::Busy(format!(

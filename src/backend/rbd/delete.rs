@@ -7,8 +7,9 @@ use crate::id::VolumeId;
 
 use super::cli::Cli;
 use super::find::journal_object;
-use super::json::{Info, Snapshot, Watcher};
+use super::json::{Info, Watcher};
 use super::meta::{self, Meta};
+use super::tombstone::{is_csi, kept};
 use super::{Rbd, settled_watchers};
 
 impl Rbd {
@@ -42,6 +43,8 @@ impl Rbd {
         }
         if !deleted {
             self.pools.prove(cli, &id.pool, pool).await?;
+            // An earlier call may have ended before it saw that a twin took a snapshot meanwhile.
+            self.trash.surface_all(cli, pool, id.uuid).await?;
         }
         let object = journal_object(id.uuid);
         if let Some(name) = cli.omap_get(pool, &object, "csi.volname").await? {
@@ -59,7 +62,8 @@ impl Rbd {
         // Not side by side: `rbd image-meta list` watches the image itself while it runs.
         let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
         let image_id = info.as_ref().map(|info| info.id.clone());
-        if let Some(info) = info {
+        self.flattens.stop(image);
+        if let Some(info) = &info {
             let (meta, volume) = (meta.unwrap_or_default(), id.to_string());
             let clients = meta::clients(&meta, &volume);
             let mirrors = info.mirrors(cli.access.mirror_daemons);
@@ -72,20 +76,30 @@ impl Rbd {
                 )));
             }
             unpublished(id, &meta)?;
-            self.without_snapshots(cli, image, &info).await?;
+            if self.has_csi_snapshots(cli, image, info).await? {
+                self.entomb(cli, image, id.uuid, &info.id).await?;
+                return Ok(true);
+            }
         }
-        self.trash.discard(cli, image, image_id).await
+        let deleted = self.trash.dispose(cli, image, id.uuid, image_id).await?;
+        if let Some(info) = info {
+            // Of a CreateVolume that was given up. Behind the clone, which may not be known to its parent.
+            self.without_temporary_snapshot(cli, &info, id.uuid).await?;
+        }
+        Ok(deleted)
     }
 
-    async fn without_snapshots(&self, cli: &Cli<'_>, image: &Image, info: &Info) -> Result<()> {
+    /// Those of an administrator, a mirror or a group are not ours to hide under another name.
+    async fn has_csi_snapshots(&self, cli: &Cli<'_>, image: &Image, info: &Info) -> Result<bool> {
         if info.snapshot_count == 0 {
-            return Ok(());
+            return Ok(false);
         }
-        let snapshots =
-            cli.snapshots(image).await?.unwrap_or_default().into_iter().filter(Snapshot::is_of_a_user);
-        let names: Vec<String> = snapshots.map(|snapshot| snapshot.name).collect();
+        let snapshots = cli.snapshots(image).await?.unwrap_or_default();
+        let snapshots = kept(cli, image, snapshots, self.deadline).await?;
+        let foreign = snapshots.iter().filter(|snapshot| !is_csi(snapshot));
+        let names: Vec<&str> = foreign.map(|snapshot| snapshot.name.as_str()).collect();
         if names.is_empty() {
-            return Ok(());
+            return Ok(!snapshots.is_empty());
         }
         Err(Error::Precondition(format!(
             "image {image} has snapshots {names:?}: remove them first (rbd snap rm)"

@@ -1,10 +1,15 @@
 //! What `rbd` and `rados` print as JSON, read liberally: releases differ in shape and in what they add. Pure.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer};
 
 use super::DEFAULT_OBJECT_SIZE;
+
+/// As asctime(3) has them.
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Info {
@@ -87,6 +92,20 @@ pub(super) struct Watcher {
     pub(super) address: String,
 }
 
+/// What `rbd du` prints.
+#[derive(Debug, Deserialize)]
+pub(super) struct Used {
+    #[serde(default)]
+    pub(super) images: Vec<UsedBy>,
+}
+
+/// An image, or one snapshot of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct UsedBy {
+    #[serde(default)]
+    pub(super) used_size: u64,
+}
+
 /// A namespace.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Named {
@@ -95,6 +114,8 @@ pub(super) struct Named {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Snapshot {
+    #[serde(default)]
+    pub(super) id: u64,
     pub(super) name: String,
     /// Bytes.
     #[serde(default)]
@@ -112,6 +133,14 @@ impl Snapshot {
         self.namespace.as_ref().and_then(|kind| kind.original_name.as_deref()).unwrap_or(&self.name)
     }
 
+    /// When it was taken. None where `rbd` says that in a way that this driver does not know.
+    pub(super) fn taken(&self) -> Option<SystemTime> {
+        let mut words = self.timestamp.split_ascii_whitespace().skip(1);
+        let (month, day, time, year) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let month = MONTHS.iter().position(|name| *name == month)? + 1;
+        humantime::parse_rfc3339_weak(&format!("{year}-{month:02}-{day:0>2} {time}")).ok()
+    }
+
     /// Not one that a clone alone keeps, in the trash of the image.
     pub(super) fn is_of_a_user(&self) -> bool {
         self.namespace.as_ref().is_none_or(|namespace| namespace.kind != "trash")
@@ -125,6 +154,14 @@ struct SnapshotKind {
     /// Of one in the trash.
     #[serde(default)]
     original_name: Option<String>,
+}
+
+/// An image in the trash.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Trashed {
+    pub(super) id: String,
+    /// That it had.
+    pub(super) name: String,
 }
 
 /// What `rados lock info` prints.
@@ -202,6 +239,20 @@ fn number_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_snapshot_is_read_as_utc() {
+        let taken = |timestamp: &str| {
+            let text = format!(r#"{{"name":"s","timestamp":"{timestamp}"}}"#);
+            let snapshot: Snapshot = serde_json::from_str(&text).expect("a snapshot");
+            snapshot.taken().map(|time| humantime::format_rfc3339(time).to_string())
+        };
+        assert_eq!(taken("Sat Nov 21 19:16:39 2026").as_deref(), Some("2026-11-21T19:16:39Z"));
+        assert_eq!(taken("Sun Feb  1 00:00:00 2026").as_deref(), Some("2026-02-01T00:00:00Z"));
+        for odd in ["", "Sat", "Sat Foo 21 19:16:39 2026", "2026-11-21 19:16:39"] {
+            assert_eq!(taken(odd), None, "{odd}");
+        }
+    }
 
     #[test]
     fn lists_of_old_and_new_releases_are_read() {

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::id::{Pool, VolumeId};
 
 use super::Rbd;
+use super::index::index_object;
 use super::records::Records;
 
 /// Whatever is asked for: clients written in Go take answers of 4 MiB at most, and a volume has some 500 bytes in one.
@@ -43,9 +44,10 @@ impl Rbd {
     async fn held(&self, access: &Access, pool: &str) -> Result<Held> {
         let cli = self.cli(access);
         let pool_id = self.pools.id(&cli, pool).await?;
+        let index = index_object(&self.instance);
         let (names, keys, health) = tokio::join!(
             cli.omap_keys(pool, DIRECTORY),
-            cli.omap_keys(pool, self.trash.index()),
+            cli.omap_keys(pool, &index),
             self.pool_health(&cli, pool)
         );
         let (names, records) = (names?, Records::read(&keys?));

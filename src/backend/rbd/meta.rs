@@ -1,11 +1,12 @@
 //! The metadata that the driver keeps on an image: keys, values, and how a value names the image it speaks of. A clone
-//! inherits all metadata of its source, so a value that names another uuid counts for nothing. Pure.
+//! inherits metadata of its source (all of it, or, by `rbd` 16.2, what does not begin with `.rbd`), so a value that names
+//! another uuid counts for nothing. Pure.
 
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use crate::backend::{FormatMark, Segments};
+use crate::backend::{FormatMark, Segments, Source};
 
 use super::json::Watcher;
 
@@ -18,7 +19,7 @@ pub(super) const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
 /// The journal of the filesystem was replayed, and nobody has written since: the uuid of the volume.
 pub(super) const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
 /// From where the image is reached.
-const TOPOLOGY: &str = ".rbd.csi.ceph.com/topology";
+pub(super) const TOPOLOGY: &str = ".rbd.csi.ceph.com/topology";
 /// ceph-csi's key; the volume id in it names the image.
 const CLIENT: &str = ".rbd.csi.ceph.com/clientaddress/";
 
@@ -27,10 +28,47 @@ pub(super) fn created(uuid: Uuid, size: u64) -> (String, String) {
     (CREATED.to_owned(), format!("{uuid} {size}"))
 }
 
-/// The size in bytes that the image of this uuid was made with, where the marker says so.
-pub(super) fn created_size(meta: &Meta, uuid: Uuid) -> Option<u64> {
-    let (named, size) = meta.get(CREATED)?.split_once(' ')?;
-    (named == uuid.to_string()).then(|| size.parse().ok())?
+/// The marker of a clone, written when it is proved whole. As it is written apart from the image, it names the image by
+/// its id too: written late, to one that was made anew meanwhile, it counts for nothing.
+pub(super) fn cloned(uuid: Uuid, size: u64, image_id: &str, source: &str) -> (String, String) {
+    (CREATED.to_owned(), format!("{uuid} {size} {image_id} {source}"))
+}
+
+/// What a marker says of its image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Created<'a> {
+    /// Bytes, at least.
+    pub(super) size: u64,
+    /// Of a clone.
+    image_id: Option<&'a str>,
+    /// Of a clone: what it was made from, as `source_text` has it.
+    pub(super) source: Option<&'a str>,
+}
+
+impl Created<'_> {
+    pub(super) fn is_of(&self, image_id: &str) -> bool {
+        self.image_id.is_none_or(|named| named == image_id)
+    }
+}
+
+/// The marker of the image of this uuid.
+pub(super) fn created_by(meta: &Meta, uuid: Uuid) -> Option<Created<'_>> {
+    let mut words = meta.get(CREATED)?.split(' ');
+    let named = words.next()? == uuid.to_string();
+    let size = words.next()?.parse().ok()?;
+    named.then(|| Created { size, image_id: words.next(), source: words.next() })
+}
+
+/// The uuid that the marker names, whichever it is.
+pub(super) fn created_for(meta: &Meta) -> Option<Uuid> {
+    Uuid::try_parse(meta.get(CREATED)?.split(' ').next()?).ok()
+}
+
+pub(super) fn source_text(source: &Source) -> String {
+    match source {
+        Source::Snapshot(id) => format!("snapshot:{}", id.own.uuid),
+        Source::Volume(id) => format!("volume:{}", id.uuid),
+    }
 }
 
 pub(super) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {
@@ -157,11 +195,21 @@ mod tests {
             (published.key(), published.value(OURS)),
         ]);
         assert_eq!((reached_from(&meta, OURS), reached_from(&meta, OTHER)), (places, vec![]));
-        assert_eq!((created_size(&meta, OURS), created_size(&meta, OTHER)), (Some(4096), None));
+        assert_eq!(created_by(&meta, OURS).map(|made| (made.size, made.is_of("x"))), Some((4096, true)));
+        assert_eq!(created_by(&meta, OTHER), None);
         assert_eq!((format_mark(&meta, OURS), format_mark(&meta, OTHER)), (done, FormatMark::Never));
         assert_eq!(
             (super::published(&meta, OURS), super::published(&meta, OTHER)),
             (vec![published], vec![])
         );
+    }
+
+    #[test]
+    fn the_marker_of_a_clone_names_its_image_and_its_source() {
+        let meta = Meta::from([cloned(OURS, 4096, "12ab", "snapshot:s")]);
+        let made = created_by(&meta, OURS).expect("a marker");
+        assert_eq!((made.size, made.source), (4096, Some("snapshot:s")));
+        assert!(made.is_of("12ab") && !made.is_of("12ac"));
+        assert_eq!(created_for(&meta), Some(OURS));
     }
 }

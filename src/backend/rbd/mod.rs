@@ -1,23 +1,30 @@
 //! Volumes as RBD images: one file for each thing that is done with them. Here is what the files share.
 
 mod attach;
+mod behind;
 mod capacity;
 mod cli;
+mod clone;
 mod create;
 mod delete;
 mod expand;
 mod find;
+mod flatten;
 mod health;
+mod index;
 mod json;
 mod kernel;
 mod lists;
 mod meta;
 mod params;
 mod pools;
+mod proof;
 mod publish;
 mod readers;
 mod records;
 mod report;
+mod snapshot;
+mod source;
 mod state;
 mod stream;
 mod tombstone;
@@ -33,21 +40,26 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::backend::{
-    Ailment, Attach, Attached, Backend, Capability, Capacity, CapacityQuery, CreateVolume, FormatMark, Image,
-    Listing, Offer, Page, Publish, Segments, SizeRange, Target, Volume, VolumeState,
+    Ailment, Attach, Attached, Backend, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
+    FormatMark, Image, Listing, Offer, Page, Publish, Segments, SizeRange, Snapshot, Target, Volume,
+    VolumeState,
 };
 use crate::cluster::{Access, Clusters, Secrets};
+use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::id::{VolumeId, volume_uuid};
+use crate::id::{SnapshotId, VolumeId, snapshot_uuid, volume_uuid};
 use crate::ops::Ops;
 
+use behind::Behind;
 use cli::Cli;
 use find::not_found;
+use flatten::Flattens;
 use json::Watcher;
-use params::Plan;
+use params::{Plan, snapshot_prefix};
 use pools::Pools;
 use report::Reports;
+use source::Sources;
 use trash::Trash;
 
 pub(crate) use topology::Topology;
@@ -73,6 +85,10 @@ pub(crate) struct Rbd {
     pools: Pools,
     reports: Reports,
     trash: Arc<Trash>,
+    sources: Sources,
+    behind: Arc<Behind>,
+    flattens: Arc<Flattens>,
+    limits: Limits,
     /// /sys/bus/rbd/devices
     sysfs: PathBuf,
     /// Devices that are being asked for their size.
@@ -89,9 +105,11 @@ impl Rbd {
         deadline: Duration,
         ops: Ops,
     ) -> Self {
-        let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops));
+        let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops.clone()));
+        let behind = Arc::new(Behind::new(&host, deadline, ops.clone()));
+        let flattens = Arc::new(Flattens::new(host.clone(), deadline, ops));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
-        let mut offers = vec![Offer::Expansion, Offer::PublishReadOnly];
+        let mut offers = vec![Offer::Expansion, Offer::Snapshots, Offer::Clones, Offer::PublishReadOnly];
         if clusters.any_listed() {
             offers.extend([Offer::Lists, Offer::Capacity]);
         }
@@ -106,6 +124,10 @@ impl Rbd {
             pools,
             reports: Reports::default(),
             trash,
+            sources: Sources::default(),
+            behind,
+            flattens,
+            limits: Limits::default(),
             sysfs,
             refreshing: Arc::default(),
         }
@@ -114,6 +136,11 @@ impl Rbd {
     /// /sys
     fn sys(&self) -> &Path {
         self.sysfs.ancestors().nth(3).unwrap_or(&self.sysfs)
+    }
+
+    pub(crate) fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Nodes, and so perhaps pools, are in different places.
@@ -142,8 +169,15 @@ impl Backend for Rbd {
 
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {
         let plan = Plan::parse(request, &self.cluster_name)?;
-        create::size(&plan, request)?;
+        if request.source.is_none() {
+            create::size(&plan, request)?;
+        }
         Ok(volume_uuid(&self.instance, &plan.cluster, &request.name))
+    }
+
+    fn snapshot_uuid(&self, request: &CreateSnapshot) -> Result<Uuid> {
+        snapshot_prefix(request)?;
+        Ok(snapshot_uuid(&self.instance, &request.source.cluster, &request.name))
     }
 
     async fn create(&self, request: &CreateVolume) -> Result<Volume> {
@@ -175,6 +209,30 @@ impl Backend for Rbd {
 
     async fn expand(&self, id: &VolumeId, size: SizeRange, secrets: &Secrets) -> Result<u64> {
         self.expand_volume(id, size, secrets).await
+    }
+
+    async fn snapshot(&self, request: &CreateSnapshot) -> Result<Snapshot> {
+        self.create_snapshot(request).await
+    }
+
+    async fn find_snapshot(&self, id: &SnapshotId, secrets: &Secrets) -> Result<Snapshot> {
+        self.get_snapshot(id, secrets).await
+    }
+
+    async fn list_snapshots(
+        &self,
+        source: Option<&VolumeId>,
+        page: &Page,
+        secrets: &Secrets,
+    ) -> Result<Listing<Snapshot>> {
+        match source {
+            Some(source) => self.snapshots_of_volume(source, page, secrets).await,
+            None => self.all_snapshots(page, secrets).await,
+        }
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId, secrets: &Secrets) -> Result<()> {
+        self.remove_snapshot(id, secrets).await
     }
 
     async fn publish(&self, request: &Publish) -> Result<()> {

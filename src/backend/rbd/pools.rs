@@ -43,6 +43,10 @@ impl Pools {
         pools.get(id).cloned().ok_or_else(|| absent(&format!("number {id}"), cli, &pools))
     }
 
+    pub(super) async fn names(&self, cli: &Cli<'_>) -> Result<Vec<String>> {
+        Ok(self.refresh(cli).await?.into_values().collect())
+    }
+
     /// Whether the cluster says, now, that the pool still has this name, and the namespace: without that, "not there" proves nothing.
     pub(super) async fn prove(&self, cli: &Cli<'_>, pool: &Pool, name: &str) -> Result<()> {
         let pools = self.refresh(cli).await?;

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
 use super::Rbd;
+use super::behind::Job;
 use super::find::not_found;
 use super::meta::{self, Published};
 
@@ -17,6 +18,11 @@ impl Rbd {
         let cli = self.cli(&access);
         let (image, meta) =
             self.find_meta(&cli, id).await?.ok_or_else(|| not_found(id, &id.default_image()))?;
+        self.flattens.stop(&image);
+        if id.uuid.get_version_num() == 5 && meta::created_by(&meta, id.uuid).is_none() {
+            let (access, image) = (access.clone(), image.clone());
+            self.behind.add(Job { access, image, uuid: id.uuid, labels: None });
+        }
         let wanted = published(request);
         let others = meta::published(&meta, id.uuid);
         let clash = |other: &&Published| {

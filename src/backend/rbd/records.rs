@@ -11,6 +11,7 @@ use crate::id::{VolumeId, hyphenated};
 
 use super::Rbd;
 use super::cli::Cli;
+use super::index::index_object;
 
 /// `name.<uuid>`: the image has a prefix of its own (`volumeNamePrefix`). The value is its name.
 const NAME: &str = "name.";
@@ -54,12 +55,12 @@ impl Records {
 impl Rbd {
     /// Before the image is made.
     pub(super) async fn note_name(&self, cli: &Cli<'_>, pool: &str, uuid: Uuid, name: &str) -> Result<()> {
-        cli.omap_set(pool, self.trash.index(), &name_key(uuid), name).await
+        cli.omap_set(pool, &index_object(&self.instance), &name_key(uuid), name).await
     }
 
     /// After the image is gone.
     pub(super) async fn forget_name(&self, cli: &Cli<'_>, pool: &str, uuid: Uuid) -> Result<()> {
-        cli.omap_remove(pool, self.trash.index(), &name_key(uuid)).await
+        cli.omap_remove(pool, &index_object(&self.instance), &name_key(uuid)).await
     }
 
     /// Only where volumes are listed: elsewhere nobody reads it.
@@ -73,7 +74,7 @@ impl Rbd {
         if !self.clusters.is_listed(&id.cluster) {
             return Ok(());
         }
-        cli.omap_set(pool, self.trash.index(), &published_key(id.uuid, node), "").await
+        cli.omap_set(pool, &index_object(&self.instance), &published_key(id.uuid, node), "").await
     }
 
     pub(super) async fn forget_published(
@@ -101,13 +102,14 @@ impl Rbd {
         if !self.clusters.is_listed(&id.cluster) {
             return Ok(Vec::new());
         }
-        let (keys, prefix) = (cli.omap_keys(pool, self.trash.index()).await?, published_key(id.uuid, ""));
+        let (keys, prefix) =
+            (cli.omap_keys(pool, &index_object(&self.instance)).await?, published_key(id.uuid, ""));
         Ok(keys.into_iter().filter(|key| key.starts_with(&prefix)).collect())
     }
 
     pub(super) async fn forget_keys(&self, cli: &Cli<'_>, pool: &str, keys: &[String]) -> Result<()> {
         for key in keys {
-            cli.omap_remove(pool, self.trash.index(), key).await?;
+            cli.omap_remove(pool, &index_object(&self.instance), key).await?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use crate::id::VolumeId;
 
 use super::cli::Cli;
 use super::find::not_found;
+use super::index::index_object;
 use super::lists::{context, told};
 use super::records::Records;
 use super::{Rbd, health, meta};
@@ -69,7 +70,7 @@ impl Rbd {
         health: Vec<Ailment>,
     ) -> Result<VolumeState> {
         let image = self.name_of(cli, id, pool).await?;
-        let records = Records::read(&cli.omap_keys(pool, self.trash.index()).await?);
+        let records = Records::read(&cli.omap_keys(pool, &index_object(&self.instance)).await?);
         Ok(state(id, &image, records.nodes(id.uuid), health))
     }
 

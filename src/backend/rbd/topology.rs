@@ -250,8 +250,9 @@ impl Rbd {
 
 async fn is_whole(cli: &Cli<'_>, image: &Image, uuid: Uuid) -> Result<bool> {
     let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
-    let made = meta.and_then(|meta| meta::created_size(&meta, uuid));
-    Ok(made.zip(info).is_some_and(|(made, info)| info.size >= made))
+    Ok(info.zip(meta).is_some_and(|(info, meta)| {
+        meta::created_by(&meta, uuid).is_some_and(|made| info.size >= made.size && made.is_of(&info.id))
+    }))
 }
 
 /// The context names the pool that was chosen, as ceph-csi's does.

@@ -2,9 +2,9 @@
 //! answer. Only what an intent of ours names is ever removed: pools are shared with other clusters, other drivers and
 //! administrators who rescue things.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::backend::Image;
 use crate::cluster::Access;
@@ -15,14 +15,19 @@ use crate::ops::Ops;
 
 use super::cli::{Cli, Removal};
 use super::find::id_object;
+use super::index::index_object;
+use super::json::Snapshot;
+use super::tombstone::{is_abandoned, volume_of};
 
 /// An intent is the key `del.<image id>.<seconds since 1970>`: each attempt has one of its own, so that tidying up after
 /// an old attempt never takes away the intent of a new one.
 const INTENT: &str = "del.";
 /// Until then an intent whose image still has its name may be one whose move is to come, in a twin too.
 const STALE: Duration = Duration::from_secs(3600);
-/// How long an entry that cannot go yet (watched, or its snapshots have clones) is left alone.
+/// How long an entry that is watched is left alone.
 const RETRY: Duration = Duration::from_secs(30);
+/// How long an entry whose snapshots have clones is left alone, unless something else goes, which may be the clone.
+const PARK: Duration = Duration::from_secs(600);
 /// Waits before the worker gives up until the next request, which brings a key again.
 const WAITS: u32 = 40;
 
@@ -32,27 +37,69 @@ pub(super) struct Trash {
     index: String,
     deadline: Duration,
     ops: Ops,
-    /// What is known of each pool and namespace since the start.
-    places: Mutex<HashMap<String, Place>>,
+    /// What is known of each pool and namespace since the start. No entry: it was never looked at, or given up until
+    /// the next request.
+    places: Mutex<HashMap<Spot, Place>>,
 }
 
-/// No entry: it was never looked at, or given up until the next request.
+/// A pool and namespace of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Spot {
+    cluster: String,
+    pool: String,
+    namespace: String,
+}
+
+struct Place {
+    state: State,
+    /// Ids of images that wait for a clone to go, and are not tried until one may have gone.
+    parked: BTreeSet<String>,
+    looked: Instant,
+}
+
+/// Why a place is looked at.
+#[derive(Clone, Copy)]
+enum Why<'a> {
+    /// A request brings a key.
+    Request,
+    /// The image of this id came in.
+    New(&'a str),
+    /// A clone may have gone.
+    Freed,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum State {
     Clean,
     Working,
     /// Something came in since its worker last looked.
     Dirty,
 }
 
+/// What a round has done, or could not do.
+#[derive(Default)]
+struct Round {
+    removed: bool,
+    /// Something has changed so that another round is due at once.
+    again: bool,
+    watched: usize,
+    parked: BTreeSet<String>,
+}
+
+/// What became of one image.
+enum Fate {
+    Gone,
+    /// It has its name still: its move is still to come.
+    Named,
+    /// It came back as a tombstone.
+    Surfaced,
+    Watched,
+    Parked,
+}
+
 impl Trash {
     pub(super) fn new(host: Arc<dyn Host>, instance: &str, deadline: Duration, ops: Ops) -> Self {
-        Self { host, index: format!("csi.rbd.index.{instance}"), deadline, ops, places: Mutex::default() }
-    }
-
-    /// The object of a pool that holds what the driver has to remember there.
-    pub(super) fn index(&self) -> &str {
-        &self.index
+        Self { host, index: index_object(instance), deadline, ops, places: Mutex::default() }
     }
 
     /// Moves an image, or the half that a killed command left of one, to the trash. False where there is nothing.
@@ -72,7 +119,7 @@ impl Trash {
         cli.omap_set(&image.pool, &self.index, &format!("{INTENT}{id}.{now}"), &image.name).await?;
         let moved = cli.trash_move(image).await;
         // Also where it failed: what it has done may be all of it.
-        self.resume(cli.access, &image.pool, Place::Dirty);
+        self.resume(cli.access, &image.pool, Why::New(&id));
         if !moved? && half_made && self.half_made_id(cli, image).await?.as_ref() == Some(&id) {
             // Killed before the image came into the directory: its name alone is taken, and nothing lists it.
             cli.remove_object(&image.pool, &id_object(image)).await?;
@@ -80,73 +127,133 @@ impl Trash {
         Ok(true)
     }
 
-    /// Takes up what an earlier run left in this pool, once: the first request since brings a key.
+    /// Takes up what an earlier run left in this pool, once: the first request since brings a key. And now and then what
+    /// waits for a clone.
     pub(super) fn take_up(self: &Arc<Self>, access: &Access, pool: &str) {
-        self.resume(access, pool, Place::Clean);
+        self.resume(access, pool, Why::Request);
     }
 
     /// Sees to it that the intents in this pool are carried out, with this key, behind the answer.
-    fn resume(self: &Arc<Self>, access: &Access, pool: &str, why: Place) {
-        let key = format!("{}/{pool}/{}", access.cluster, access.namespace);
-        let mut places = self.places();
-        match (places.get(&key), why) {
-            (Some(_), Place::Clean) => return,
-            (Some(Place::Working | Place::Dirty), _) => {
-                places.insert(key, Place::Dirty);
-                return;
-            }
-            _ => places.insert(key.clone(), Place::Working),
-        };
-        let (trash, access, pool) = (self.clone(), access.clone(), pool.to_owned());
-        self.ops.background(async move { trash.work(&key, &access, &pool).await });
+    fn resume(self: &Arc<Self>, access: &Access, pool: &str, why: Why<'_>) {
+        let (cluster, namespace) = (access.cluster.clone(), access.namespace.clone());
+        let spot = Spot { cluster, pool: pool.to_owned(), namespace };
+        if self.is_due(&spot, why) {
+            let (trash, access) = (self.clone(), access.clone());
+            self.ops.background(async move { trash.work(&spot, &access).await });
+        }
     }
 
-    async fn work(&self, key: &str, access: &Access, pool: &str) {
+    /// Whether a worker has to be started for it.
+    fn is_due(&self, spot: &Spot, why: Why<'_>) -> bool {
+        let mut places = self.places();
+        let Some(place) = places.get_mut(spot) else {
+            let place = Place { state: State::Working, parked: BTreeSet::new(), looked: Instant::now() };
+            places.insert(spot.clone(), place);
+            return true;
+        };
+        match why {
+            Why::Request if place.parked.is_empty() || place.looked.elapsed() < PARK => return false,
+            Why::New(id) => drop(place.parked.remove(id)),
+            Why::Request | Why::Freed => place.parked.clear(),
+        }
+        let idle = place.state == State::Clean;
+        place.state = if idle { State::Working } else { State::Dirty };
+        idle
+    }
+
+    async fn work(self: &Arc<Self>, spot: &Spot, access: &Access) {
+        let pool = &spot.pool;
         for _ in 0..WAITS {
-            match self.empty(key, access, pool).await {
+            match self.empty(spot, access).await {
                 Ok(0) => return,
-                Ok(left) => tracing::info!(pool, left, "images in the trash that cannot be removed yet"),
+                Ok(left) => tracing::info!(pool, left, "images in the trash that somebody watches"),
                 Err(error) => tracing::warn!(pool, "emptying the trash: {}", crate::error::chain(&error)),
             }
             tokio::time::sleep(RETRY).await;
         }
         tracing::warn!(pool, "the trash is left alone until the next request for this pool");
-        self.places().remove(key);
+        self.places().remove(spot);
     }
 
-    /// Rounds until nothing new has come in; answers how many have to wait. 0: this place is clean.
-    async fn empty(&self, key: &str, access: &Access, pool: &str) -> Result<usize> {
+    /// Rounds until nothing new has come in; answers how many are watched. 0: this place is clean, or what is left waits
+    /// for clones.
+    async fn empty(self: &Arc<Self>, spot: &Spot, access: &Access) -> Result<usize> {
         loop {
-            self.places().insert(key.to_owned(), Place::Working);
-            let left = self.round(access, pool).await?;
-            let mut places = self.places();
-            match places.get(key) {
-                Some(Place::Dirty) => {}
-                _ if left > 0 => return Ok(left),
-                _ => {
-                    places.insert(key.to_owned(), Place::Clean);
-                    return Ok(0);
-                }
+            let parked = self.begin(spot);
+            let round = self.round(access, &spot.pool, &parked).await?;
+            if round.removed {
+                self.wake_others(spot, access);
+            }
+            if let Some(watched) = self.end(spot, round) {
+                return Ok(watched);
             }
         }
     }
 
-    /// Removes what the intents name; answers how many have to wait.
-    async fn round(&self, access: &Access, pool: &str) -> Result<usize> {
+    fn begin(&self, spot: &Spot) -> BTreeSet<String> {
+        let mut places = self.places();
+        let Some(place) = places.get_mut(spot) else { return BTreeSet::new() };
+        (place.state, place.looked) = (State::Working, Instant::now());
+        place.parked.clone()
+    }
+
+    /// None: another round is due, for something new, or because a clone may have gone that others wait for.
+    fn end(&self, spot: &Spot, round: Round) -> Option<usize> {
+        let mut places = self.places();
+        let place = places.get_mut(spot)?;
+        place.parked.extend(round.parked);
+        let freed = round.removed && !place.parked.is_empty();
+        if freed {
+            place.parked.clear();
+        }
+        if freed || round.again || place.state == State::Dirty {
+            return None;
+        }
+        if round.watched == 0 {
+            place.state = State::Clean;
+        }
+        Some(round.watched)
+    }
+
+    /// A parent may be in another pool than its clone.
+    fn wake_others(self: &Arc<Self>, spot: &Spot, access: &Access) {
+        let mut others = Vec::new();
+        for (other, place) in self.places().iter() {
+            if other != spot && other.cluster == spot.cluster && !place.parked.is_empty() {
+                others.push(other.pool.clone());
+            }
+        }
+        for pool in others {
+            self.resume(access, &pool, Why::Freed);
+        }
+    }
+
+    /// Removes what the intents name, but for what is parked.
+    async fn round(&self, access: &Access, pool: &str, parked: &BTreeSet<String>) -> Result<Round> {
         let cli = Cli { host: self.host.as_ref(), access, deadline: self.deadline };
         let keys = cli.omap_keys(pool, &self.index).await?;
         let mut removals = Vec::new();
-        for (id, attempts) in by_image(&keys) {
-            removals.push(self.remove(&cli, pool, id, attempts));
+        for (id, attempts) in by_image(&keys).into_iter().filter(|(id, _)| !parked.contains(*id)) {
+            let cli = &cli;
+            removals.push(async move { (id, self.remove(cli, pool, id, attempts).await) });
         }
-        let gone = futures_util::future::join_all(removals).await;
-        let left = gone.iter().filter(|gone| !matches!(gone, Ok(true))).count();
+        let mut round = Round::default();
+        for (id, fate) in futures_util::future::join_all(removals).await {
+            match fate? {
+                Fate::Gone => round.removed = true,
+                Fate::Named => {}
+                Fate::Surfaced => round.again = true,
+                Fate::Watched => round.watched += 1,
+                Fate::Parked => drop(round.parked.insert(id.to_owned())),
+            }
+        }
+        let left = parked.len() + round.parked.len() + round.watched;
         METRICS.in_trash(&access.cluster, pool, &access.namespace, left);
-        gone.into_iter().try_fold(0, |left, gone| Ok(left + usize::from(!gone?)))
+        Ok(round)
     }
 
-    /// False when the image has to wait. librbd refuses a second remover, so that a twin does no harm.
-    async fn remove(&self, cli: &Cli<'_>, pool: &str, id: &str, attempts: Vec<Attempt<'_>>) -> Result<bool> {
+    /// librbd refuses a second remover, so that a twin does no harm.
+    async fn remove(&self, cli: &Cli<'_>, pool: &str, id: &str, attempts: Vec<Attempt<'_>>) -> Result<Fate> {
         let mut removal = cli.trash_remove(pool, id).await?;
         // Gone, or its move is still to come? `trash mv` fills the trash before it takes the name away: what has no
         // name now, and then is not in the trash, is gone.
@@ -154,13 +261,45 @@ impl Trash {
         if removal == Removal::Absent && !named {
             removal = cli.trash_remove(pool, id).await?;
         }
-        if removal == Removal::Waits {
-            return Ok(false);
+        match removal {
+            Removal::Watched => return Ok(Fate::Watched),
+            Removal::HasSnapshots => return self.with_snapshots(cli, pool, id, &attempts).await,
+            Removal::Removed | Removal::Absent => {}
         }
         for attempt in attempts.iter().filter(|attempt| !named || attempt.is_stale()) {
             cli.omap_remove(pool, &self.index, attempt.key).await?;
         }
-        Ok(true)
+        Ok(if named { Fate::Named } else { Fate::Gone })
+    }
+
+    /// Snapshots of users were taken while the image was moved here, and bring it back. Others wait for their clones.
+    async fn with_snapshots(
+        &self,
+        cli: &Cli<'_>,
+        pool: &str,
+        id: &str,
+        attempts: &[Attempt<'_>],
+    ) -> Result<Fate> {
+        let Some(mut snapshots) = cli.snapshots_of_trashed(pool, id).await? else {
+            return Ok(Fate::Surfaced);
+        };
+        snapshots.retain(Snapshot::is_of_a_user);
+        if snapshots.is_empty() {
+            return Ok(Fate::Parked);
+        }
+        for attempt in attempts {
+            let name = cli.omap_get(pool, &self.index, attempt.key).await?.unwrap_or_default();
+            if let Some(uuid) = volume_of(&String::from_utf8_lossy(&name))
+                && self.surface(cli, pool, uuid, id).await?
+            {
+                return Ok(Fate::Surfaced);
+            }
+        }
+        snapshots.retain(|snapshot| is_abandoned(snapshot, self.deadline));
+        for snapshot in snapshots {
+            cli.remove_snapshot_of_trashed(pool, id, &snapshot.name).await?;
+        }
+        Ok(Fate::Watched)
     }
 
     /// Whether the image still has the name under which it was to be deleted.
@@ -188,7 +327,7 @@ impl Trash {
         Ok(own.or(listed).as_deref().and_then(length_prefixed))
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<String, Place>> {
+    fn places(&self) -> MutexGuard<'_, HashMap<Spot, Place>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -219,7 +358,7 @@ fn by_image(keys: &[String]) -> BTreeMap<&str, Vec<Attempt<'_>>> {
 }
 
 /// A string as Ceph encodes it: four bytes of length, little endian, then the text.
-fn length_prefixed(bytes: &[u8]) -> Option<String> {
+pub(super) fn length_prefixed(bytes: &[u8]) -> Option<String> {
     let (length, text) = bytes.split_first_chunk::<4>()?;
     let text = text.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
     String::from_utf8(text.to_vec()).ok().filter(|text| !text.is_empty())

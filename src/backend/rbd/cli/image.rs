@@ -4,9 +4,19 @@ use crate::backend::Image;
 use crate::error::Result;
 use crate::host::{Cmd, CmdError, Slot};
 
-use super::super::json::{Info, Status, Watcher};
+use super::super::json::{Info, Status, Used, Watcher};
 use super::super::meta::Meta;
 use super::{Cli, absent_is_none, errno, explain, parse};
+
+/// What became of an image's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renamed {
+    Done,
+    /// There is nothing of the old name.
+    Absent,
+    /// The new name is there already.
+    Taken,
+}
 
 impl Cli<'_> {
     /// Makes an image from an export stream. False where one of that name exists.
@@ -31,7 +41,7 @@ impl Cli<'_> {
         self.json_if_there("info", image, &[]).await
     }
 
-    /// The same of an image in the trash.
+    /// The same by the id of an image, in the trash or not.
     pub(crate) async fn info_of_trashed(&self, pool: &str, id: &str) -> Result<Option<Info>> {
         self.json_by_id("info", pool, id, &[]).await
     }
@@ -44,12 +54,15 @@ impl Cli<'_> {
         parse(&what, &output)
     }
 
-    /// Works with snapshots and clones. False where there is nothing of the old name. A killed one leaves both names.
-    pub(crate) async fn rename(&self, image: &Image, new: &Image) -> Result<bool> {
+    /// Works with snapshots and clones. A killed one leaves both names.
+    pub(crate) async fn rename(&self, image: &Image, new: &Image) -> Result<Renamed> {
         let renamed = self.run("rbd", ["rename", &image.to_string(), &new.to_string()], |cmd| cmd).await;
-        let renamed =
-            absent_is_none(renamed).map_err(|error| explain(&format!("renaming {image} to {new}"), error))?;
-        Ok(renamed.is_some())
+        match renamed.map_err(|error| (error.exit(), error)) {
+            Ok(_) => Ok(Renamed::Done),
+            Err((Some(errno::NOENT), _)) => Ok(Renamed::Absent),
+            Err((Some(errno::EXIST), _)) => Ok(Renamed::Taken),
+            Err((_, error)) => Err(explain(&format!("renaming {image} to {new}"), error)),
+        }
     }
 
     /// Clients that hold the image open for writing. None where there is no such image.
@@ -83,6 +96,12 @@ impl Cli<'_> {
         let args = ["resize", "--no-progress", "--size", &format!("{size}B"), &image.to_string()];
         let resized = self.run("rbd", args, |cmd| cmd.deadline(self.deadline * 2)).await;
         resized.map(drop).map_err(|error| explain(&format!("growing {image} to {size} bytes"), error))
+    }
+
+    /// Bytes that the image holds itself, without its parents. Instant with fast-diff.
+    pub(crate) async fn own_bytes(&self, image: &Image) -> Result<u64> {
+        let used = self.json_if_there::<Used>("du", image, &[]).await?;
+        Ok(used.map_or(0, |used| used.images.iter().map(|image| image.used_size).sum()))
     }
 
     /// Whether no block, parents included, was ever written. Instant with fast-diff; else it looks at each object.

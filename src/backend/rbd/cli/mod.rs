@@ -19,7 +19,8 @@ use crate::cluster::Access;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, End, Host, Output, Slot};
 
-pub(super) use trash::Removal;
+pub(super) use image::Renamed;
+pub(super) use trash::{Removal, Restored};
 
 /// errno, which is also `rbd`'s exit status.
 pub(super) mod errno {
@@ -31,6 +32,7 @@ pub(super) mod errno {
     pub(in super::super) const INVAL: i32 = 22;
     pub(in super::super) const NOSPC: i32 = 28;
     pub(in super::super) const ROFS: i32 = 30;
+    pub(in super::super) const NOSYS: i32 = 38;
     pub(in super::super) const NOTEMPTY: i32 = 39;
     pub(in super::super) const BLOCKLISTED: i32 = 108;
     pub(in super::super) const TIMEDOUT: i32 = 110;

@@ -69,18 +69,14 @@ impl Cli<'_> {
         Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
     }
 
-    /// Takes the object for `cookie`, for ever, if nobody has: one atomic step. Answers who has it: the cookie.
-    pub(crate) async fn claim(&self, pool: &str, object: &str, cookie: &str) -> Result<String> {
+    /// Takes the object for `cookie`, for ever, if nobody has: one atomic step. False where somebody has it.
+    pub(crate) async fn claim(&self, pool: &str, object: &str, cookie: &str) -> Result<bool> {
         let args = ["lock", "get", object, CLAIM, "--lock-cookie", cookie];
         match self.rados_raw(pool, &args).await {
-            Ok(_) => return Ok(cookie.to_owned()),
-            Err(error) if rados_errno(&error) == Some(errno::BUSY) => {}
-            Err(error) => return Err(explain(&format!("claiming {object} in {pool}"), error)),
+            Ok(_) => Ok(true),
+            Err(error) if rados_errno(&error) == Some(errno::BUSY) => Ok(false),
+            Err(error) => Err(explain(&format!("claiming {object} in {pool}"), error)),
         }
-        let owner = self.claimant(pool, object).await?;
-        owner.map(|owner| owner.cookie).ok_or_else(|| {
-            Error::Busy(format!("{object} in {pool} was given up by somebody else meanwhile: ask again"))
-        })
     }
 
     /// Takes the object for so long, by the clock of the cluster. False where somebody has it.

@@ -13,7 +13,7 @@ impl Cli<'_> {
         self.json_if_there("snap ls", image, &["--all"]).await
     }
 
-    /// The same of an image that has no name any more, by its id.
+    /// The same by the id of an image, in the trash or not.
     pub(crate) async fn snapshots_of_trashed(&self, pool: &str, id: &str) -> Result<Option<Vec<Snapshot>>> {
         self.json_by_id("snap ls", pool, id, &["--all"]).await
     }
@@ -37,6 +37,15 @@ impl Cli<'_> {
         Ok(removed.is_some())
     }
 
+    /// The same on an image in the trash.
+    pub(crate) async fn remove_snapshot_of_trashed(&self, pool: &str, id: &str, name: &str) -> Result<()> {
+        let (namespace, what) = (&self.access.namespace, format!("removing snapshot {name} of image {id}"));
+        let place = ["--pool", pool, "--namespace", namespace, "--image-id", id, "--snap", name];
+        let args = ["snap", "rm", "--no-progress"].iter().chain(&place).copied();
+        let removed = self.run("rbd", args, |cmd| cmd).await;
+        absent_is_none(removed).map(drop).map_err(|error| explain(&what, error))
+    }
+
     /// Metadata only: a clone of format 2, whose parent needs no protection and may go to the trash.
     pub(crate) async fn clone(
         &self,
@@ -56,9 +65,22 @@ impl Cli<'_> {
         self.json_if_there("children", image, &["--all"]).await
     }
 
-    /// Copies what a clone shares with its parents, and lets go of them: work that grows with the image.
-    pub(crate) async fn flatten(&self, image: &Image) -> Result<()> {
-        let long = |cmd: Cmd| cmd.slot(Slot::Long).deadline(self.deadline * 10);
+    /// The clones of one snapshot. None where there is no such image or snapshot.
+    pub(crate) async fn children_of(&self, image: &Image, snapshot: &str) -> Result<Option<Vec<Child>>> {
+        let spec = format!("{image}@{snapshot}");
+        self.json("children", &spec, [spec.as_str(), "--all"].iter()).await
+    }
+
+    /// The clones of one snapshot as librbd keeps them, with the header of the image: the image id of each is in there.
+    pub(crate) async fn children_of_snapshot(&self, pool: &str, id: &str, snapshot: u64) -> Result<Vec<u8>> {
+        let (header, key) = (format!("rbd_header.{id}"), format!("snap_children_{snapshot:016x}"));
+        Ok(self.omap_get(pool, &header, &key).await?.unwrap_or_default())
+    }
+
+    /// Copies what a clone shares with its parents, and lets go of them: work that grows with the image. In `Long`, or behind
+    /// the answers in `Trash`.
+    pub(crate) async fn flatten(&self, image: &Image, slot: Slot) -> Result<()> {
+        let long = |cmd: Cmd| cmd.slot(slot).deadline(self.deadline * 10);
         let flattened = self.run("rbd", ["flatten", &image.to_string()], long).await;
         flattened.map(drop).map_err(|error| explain(&format!("flattening {image}"), error))
     }

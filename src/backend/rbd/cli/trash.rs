@@ -4,7 +4,10 @@ use crate::backend::Image;
 use crate::error::Result;
 use crate::host::{Cmd, Slot};
 
-use super::{Cli, absent_is_none, errno, explain};
+use super::super::json::Trashed;
+use super::{Cli, absent_is_none, errno, explain, parse};
+
+const JSON: &str = "--format=json";
 
 /// What became of an image in the trash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,8 +15,20 @@ pub(crate) enum Removal {
     Removed,
     /// It is not in the trash.
     Absent,
-    /// Somebody watches it, or clones live on its snapshots.
-    Waits,
+    /// Somebody watches it.
+    Watched,
+    /// It has snapshots, of a user or such as live on because they have clones.
+    HasSnapshots,
+}
+
+/// What became of an image that was to come out of the trash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Restored {
+    Done,
+    /// It is not in the trash.
+    Absent,
+    /// A `trash rm` is at work on it, or was killed at it: the next one, which fails, ends that.
+    Removing,
 }
 
 impl Cli<'_> {
@@ -25,14 +40,27 @@ impl Cli<'_> {
         Ok(moved.is_some())
     }
 
-    /// Takes an image out of the trash, under a name. False where it is not in there.
-    pub(crate) async fn trash_restore(&self, pool: &str, id: &str, name: &str) -> Result<bool> {
+    /// What is in the trash of a pool.
+    pub(crate) async fn trashed(&self, pool: &str) -> Result<Vec<Trashed>> {
+        let what = format!("listing the trash of {}", self.pool(pool));
+        let args =
+            ["trash".to_owned(), "ls".to_owned(), self.pool(pool), "--all".to_owned(), JSON.to_owned()];
+        let output = self.run("rbd", args, |cmd| cmd).await.map_err(|error| explain(&what, error))?;
+        parse(&what, &output)
+    }
+
+    /// Takes an image out of the trash, under a name; one that was killed is taken up.
+    pub(crate) async fn trash_restore(&self, pool: &str, id: &str, name: &str) -> Result<Restored> {
         let spec = format!("{}/{id}", self.pool(pool));
         let restored = self.run("rbd", ["trash", "restore", "--image", name, &spec], |cmd| cmd).await;
-        let restored = absent_is_none(restored).map_err(|error| {
-            explain(&format!("restoring image {id} as {name} from the trash of {pool}"), error)
-        })?;
-        Ok(restored.is_some())
+        match restored.map_err(|error| (error.exit(), error)) {
+            Ok(_) => Ok(Restored::Done),
+            Err((Some(errno::NOENT), _)) => Ok(Restored::Absent),
+            Err((Some(errno::BUSY), _)) => Ok(Restored::Removing),
+            Err((_, error)) => {
+                Err(explain(&format!("restoring image {id} as {name} from the trash of {pool}"), error))
+            }
+        }
     }
 
     /// Frees what is in the trash: work that grows with the image.
@@ -43,7 +71,8 @@ impl Cli<'_> {
         match removed.map_err(|error| (error.exit(), error)) {
             Ok(_) => Ok(Removal::Removed),
             Err((Some(errno::NOENT), _)) => Ok(Removal::Absent),
-            Err((Some(errno::NOTEMPTY | errno::BUSY), _)) => Ok(Removal::Waits),
+            Err((Some(errno::BUSY), _)) => Ok(Removal::Watched),
+            Err((Some(errno::NOTEMPTY), _)) => Ok(Removal::HasSnapshots),
             Err((_, error)) => Err(explain(&format!("removing image {id} from the trash of {pool}"), error)),
         }
     }

@@ -1,5 +1,6 @@
 //! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
 
+mod snapshot;
 mod topology;
 
 use crate::backend::names::{RESERVED, nearest};
@@ -9,6 +10,7 @@ use crate::id::{is_cluster_id, is_plain};
 
 use super::meta;
 
+pub(super) use snapshot::snapshot_prefix;
 pub(super) use topology::{Candidate, Candidates};
 
 /// What CreateVolume is asked to make, apart from its size.
@@ -81,6 +83,11 @@ const IGNORED: &[&str] = &[
 const LABELS: &[&str] =
     &["csi.storage.k8s.io/pv/name", "csi.storage.k8s.io/pvc/name", "csi.storage.k8s.io/pvc/namespace"];
 
+/// The keys of all metadata that `Plan::labels` may hold: a clone has inherited those of its source.
+pub(super) fn label_keys() -> impl Iterator<Item = &'static str> {
+    LABELS.iter().copied().chain([meta::CLUSTER_NAME, meta::TOPOLOGY])
+}
+
 /// What a Ceph cluster enables by default and krbd can map since Linux 5.3; fast-diff also makes the proof that an
 /// image is empty instant.
 const DEFAULT_FEATURES: &[&str] = &["layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten"];
@@ -133,10 +140,7 @@ impl Plan {
 
 /// Refuses what CreateVolume may ask for and what is not built for images yet.
 fn offered(request: &CreateVolume) -> Result<()> {
-    let asked = [
-        (request.source.is_some(), "volume_content_source (snapshots and clones)"),
-        (!request.mutable.is_empty(), "mutable_parameters (VolumeAttributesClass)"),
-    ];
+    let asked = [(!request.mutable.is_empty(), "mutable_parameters (VolumeAttributesClass)")];
     match asked.iter().find(|(asked, _)| *asked) {
         Some((_, what)) => Err(Error::Invalid(format!("{what}: not built in this version of the driver"))),
         None => Ok(()),

@@ -1,0 +1,97 @@
+//! Names of snapshots are claimed, so that two replicas never give one name to two volumes: an exclusive lock on an
+//! object of the name, whose cookie is the uuid of the source. Taken before the snapshot, given up before it goes.
+
+use std::time::SystemTime;
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+
+use super::super::Rbd;
+use super::super::cli::Cli;
+use super::super::json::Locker;
+use super::New;
+
+/// How many `--command-timeout`s a claim without a snapshot is left alone: twice what all commands of a request between
+/// its claim and its snapshot may take.
+const PATIENCE: u32 = 10;
+
+/// Since when a name is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claimed {
+    Now,
+    /// By an earlier call, or a twin's.
+    Before,
+}
+
+impl Rbd {
+    pub(super) async fn claim(&self, new: &New<'_>) -> Result<Claimed> {
+        let (object, source) = (claim_object(&new.id), new.id.source.to_string());
+        for _ in 0..3 {
+            if new.cli.claim(&new.pool, &object, &source).await? {
+                return Ok(Claimed::Now);
+            }
+            match new.cli.claimant(&new.pool, &object).await? {
+                Some(owner) if owner.cookie == source => return Ok(Claimed::Before),
+                Some(owner) => self.break_dead_claim(new, &object, &owner).await?,
+                None => {}
+            }
+        }
+        Err(Error::Busy(format!(
+            "the name of snapshot {:?} is being taken and given up by others: ask again",
+            new.request.name
+        )))
+    }
+
+    /// Whether the name is ours still; one that was given up meanwhile is taken again.
+    pub(super) async fn still_claimed(&self, new: &New<'_>) -> Result<bool> {
+        let (object, source) = (claim_object(&new.id), new.id.source.to_string());
+        match new.cli.claimant(&new.pool, &object).await? {
+            Some(owner) => Ok(owner.cookie == source),
+            None => new.cli.claim(&new.pool, &object, &source).await,
+        }
+    }
+
+    /// Gives the name up, if it is claimed for the source of this snapshot.
+    pub(super) async fn give_up_claim(&self, cli: &Cli<'_>, pool: &str, id: &SnapshotId) -> Result<()> {
+        let object = claim_object(id);
+        match cli.claimant(pool, &object).await? {
+            Some(owner) if owner.cookie != id.source.to_string() => Ok(()),
+            Some(_) => cli.remove_object(pool, &object).await,
+            // Killed between lock and object there is none; an object without a lock is what a broken claim leaves.
+            None => Ok(()),
+        }
+    }
+
+    /// A claim whose snapshot is not there, and whose request has long ended, is nobody's.
+    async fn break_dead_claim(&self, new: &New<'_>, object: &str, owner: &Locker) -> Result<()> {
+        let taken = |by: &dyn std::fmt::Display| {
+            Error::Conflict(format!(
+                "snapshot {:?} exists, of {by}, where one of {} is asked for",
+                new.request.name, new.request.source
+            ))
+        };
+        let Ok(source) = Uuid::try_parse(&owner.cookie) else { return Err(taken(&owner.cookie)) };
+        let other = SnapshotId { source, ..new.id.clone() };
+        let (held, since) =
+            tokio::try_join!(self.snapshot_image(new.cli, &other), new.cli.object_time(&new.pool, object))?;
+        if held.is_some() {
+            return Err(taken(&format_args!("volume {}", other.source_volume())));
+        }
+        let age = since.map(|since| SystemTime::now().duration_since(since).unwrap_or_default());
+        if age.is_some_and(|age| age < self.deadline * PATIENCE) {
+            return Err(Error::Busy(format!(
+                "snapshot {:?} is being taken of volume {}: ask again",
+                new.request.name,
+                other.source_volume()
+            )));
+        }
+        tracing::warn!(name = new.request.name, %source, "an interrupted request left the name claimed: it is taken from it");
+        new.cli.break_claim(&new.pool, object, owner).await.map(drop)
+    }
+}
+
+fn claim_object(id: &SnapshotId) -> String {
+    format!("csi.rbd.snap.{}", id.own.uuid)
+}

@@ -1,0 +1,189 @@
+//! CreateSnapshot: the name is claimed, then one native snapshot is taken of the image itself. No copy, no second image.
+
+mod claim;
+mod list;
+mod remove;
+
+use crate::backend::{CreateSnapshot, Image, Snapshot};
+use crate::error::{Error, Result, chain};
+use crate::id::{SnapshotId, VolumeId, snapshot_uuid};
+
+use super::cli::Cli;
+use super::find::not_found;
+use super::index::{index_object, snapshot_key};
+use super::params::snapshot_prefix;
+use super::tombstone::of_uuid;
+use super::{Rbd, json};
+
+use claim::Claimed;
+
+/// A snapshot on the image that holds it.
+type Held = (Image, json::Snapshot);
+
+/// What is to be taken.
+struct New<'a> {
+    cli: &'a Cli<'a>,
+    pool: String,
+    id: SnapshotId,
+    /// Of the snapshot in the image.
+    name: String,
+    request: &'a CreateSnapshot,
+}
+
+impl Rbd {
+    pub(super) async fn create_snapshot(&self, request: &CreateSnapshot) -> Result<Snapshot> {
+        let prefix = snapshot_prefix(request)?;
+        let access = self.clusters.access(&request.source.cluster, &request.secrets)?;
+        let cli = &self.cli(&access);
+        let id = self.snapshot_id(request)?;
+        let pool = self.pools.name(cli, &id.own.pool).await?;
+        let name = format!("{prefix}{}", id.own.uuid);
+        let new = New { cli, pool, id, name, request };
+        // Both to their ends: a claim that is cut off may still come to be.
+        let (claimed, source) = tokio::join!(self.claim(&new), self.source(cli, &new.pool, &request.source));
+        let source = self.begun(&new, source).await;
+        let held = async { self.taken(&new, claimed?, source?).await };
+        let (_, snapshot) = held.await.map_err(uncertain)?;
+        let snapshot = told(new.id.clone(), &snapshot).map_err(unfinished)?;
+        let index = index_object(&self.instance);
+        cli.omap_set(&new.pool, &index, &snapshot_key(&snapshot), "").await.map_err(unfinished)?;
+        self.trash.take_up(&access, &new.pool);
+        Ok(snapshot)
+    }
+
+    fn snapshot_id(&self, request: &CreateSnapshot) -> Result<SnapshotId> {
+        let uuid = snapshot_uuid(&self.instance, &request.source.cluster, &request.name);
+        let id = SnapshotId::new(&request.source, uuid);
+        let length = id.to_string().len();
+        if length > 128 {
+            return Err(Error::Invalid(format!(
+                "volume {} was migrated from the in-tree driver, and a snapshot of it would have an id of {length} bytes, \
+                 where 128 are the most: its pool has too long a name",
+                request.source
+            )));
+        }
+        Ok(id)
+    }
+
+    /// The image of the source and its snapshots, under its default name or the recorded one.
+    async fn source(
+        &self,
+        cli: &Cli<'_>,
+        pool: &str,
+        id: &VolumeId,
+    ) -> Result<Option<(Image, Vec<json::Snapshot>)>> {
+        let image = cli.image(pool, &id.default_image());
+        if let Some(snapshots) = cli.snapshots(&image).await? {
+            return Ok(Some((image, snapshots)));
+        }
+        let Some(name) = self.recorded_name(cli, pool, id.uuid).await? else { return Ok(None) };
+        let image = cli.image(pool, &name);
+        Ok(cli.snapshots(&image).await?.map(|snapshots| (image, snapshots)))
+    }
+
+    async fn taken(
+        &self,
+        new: &New<'_>,
+        claimed: Claimed,
+        source: Option<(Image, Vec<json::Snapshot>)>,
+    ) -> Result<Held> {
+        let Some((image, snapshots)) = source else { return self.of_no_volume(new).await };
+        if let Some(snapshot) = of_uuid(snapshots.clone(), new.id.own.uuid) {
+            return Ok((image, snapshot));
+        }
+        // One of an earlier volume of the same name may be on its tombstone.
+        if claimed == Claimed::Before
+            && let Some(held) = self.snapshot_image(new.cli, &new.id).await?
+        {
+            return Ok(held);
+        }
+        self.room_for_snapshot(new.cli, &image, &snapshots).await?;
+        match new.cli.create_snapshot(&image, &new.name).await {
+            Ok(_) => self.proved(new, &image).await,
+            Err(Error::NotFound(_)) => self.of_no_volume(new).await,
+            Err(error) => self.not_taken(new, &image, error).await,
+        }
+    }
+
+    /// With a final code for an answer nobody may ask for this name again: it is not kept.
+    async fn begun<T>(&self, new: &New<'_>, source: Result<T>) -> Result<T> {
+        if let Err(error) = &source
+            && !matches!(error, Error::Busy(_) | Error::TimedOut(_) | Error::Internal { .. })
+        {
+            self.give_up_claim(new.cli, &new.pool, &new.id).await?;
+        }
+        source
+    }
+
+    /// The volume is gone. A snapshot that an earlier call took of it may live on.
+    async fn of_no_volume(&self, new: &New<'_>) -> Result<Held> {
+        let source = &new.id.source_volume();
+        if let Some(held) = self.snapshot_image(new.cli, &new.id).await? {
+            return Ok(held);
+        }
+        self.pools.prove(new.cli, &source.pool, &new.pool).await?;
+        self.give_up_claim(new.cli, &new.pool, &new.id).await?;
+        Err(not_found(source, &source.default_image()))
+    }
+
+    /// The snapshot is there. A twin may have moved its image meanwhile, or have taken the name for a dead one's.
+    async fn proved(&self, new: &New<'_>, image: &Image) -> Result<Held> {
+        let (snapshots, ours) = tokio::join!(new.cli.snapshots(image), self.still_claimed(new));
+        if !ours.map_err(unfinished)? {
+            new.cli.remove_snapshot(image, &new.name).await.map_err(unfinished)?;
+            return Err(Error::Busy(format!(
+                "the name of snapshot {:?} was taken by a request for another volume meanwhile: ask again",
+                new.request.name
+            )));
+        }
+        let snapshots = snapshots.map_err(unfinished)?.unwrap_or_default();
+        if let Some(snapshot) = of_uuid(snapshots, new.id.own.uuid) {
+            return Ok((image.clone(), snapshot));
+        }
+        self.snapshot_image(new.cli, &new.id).await.map_err(unfinished)?.ok_or_else(|| {
+            Error::Busy(format!("volume {} is being deleted meanwhile: ask again", new.request.source))
+        })
+    }
+
+    /// A final code tells the snapshotter that there is no snapshot and never will be: so look first. What crashed or
+    /// was killed may have its work done a moment later.
+    async fn not_taken(&self, new: &New<'_>, image: &Image, error: Error) -> Result<Held> {
+        if matches!(error, Error::Busy(_) | Error::TimedOut(_)) {
+            return Err(error);
+        }
+        let Ok(snapshots) = new.cli.snapshots(image).await else { return Err(unfinished(error)) };
+        let Some(snapshots) = snapshots else { return self.of_no_volume(new).await };
+        match of_uuid(snapshots, new.id.own.uuid) {
+            Some(snapshot) => Ok((image.clone(), snapshot)),
+            None if matches!(error, Error::Internal { .. }) => Err(unfinished(error)),
+            None => {
+                self.give_up_claim(new.cli, &new.pool, &new.id).await?;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A failure while the snapshot is there, or may be: never a final code, or the snapshotter forgets it.
+fn unfinished(error: Error) -> Error {
+    match error {
+        Error::Busy(_) | Error::TimedOut(_) => error,
+        other => Error::Busy(format!("{}; it may be taken all the same: asking again tells", chain(&other))),
+    }
+}
+
+/// The same before that: what a command did that crashed or was killed, nobody knows.
+fn uncertain(error: Error) -> Error {
+    if matches!(error, Error::Internal { .. }) { unfinished(error) } else { error }
+}
+
+/// A snapshot as it is told to the CO.
+fn told(id: SnapshotId, snapshot: &json::Snapshot) -> Result<Snapshot> {
+    let created = snapshot.taken().ok_or_else(|| {
+        Error::broken(format!(
+            "snapshot {}: rbd says that it was taken at {:?}, which this driver cannot read",
+            snapshot.name, snapshot.timestamp
+        ))
+    })?;
+    Ok(Snapshot { id, size: snapshot.size, created, reached_from: Vec::new() })
+}

@@ -1,0 +1,61 @@
+//! DeleteSnapshot: the name is given up, the snapshot removed, and with the last one what is left of a deleted volume.
+
+use crate::backend::Image;
+use crate::cluster::Secrets;
+use crate::error::Result;
+use crate::id::SnapshotId;
+
+use super::super::Rbd;
+use super::super::cli::Cli;
+use super::super::index::{index_object, key_prefix, snapshot_key};
+use super::super::json::Snapshot;
+use super::super::tombstone::is_tombstone;
+use super::{Held, told};
+
+impl Rbd {
+    pub(in super::super) async fn remove_snapshot(&self, id: &SnapshotId, secrets: &Secrets) -> Result<()> {
+        let access = self.clusters.access(&id.own.cluster, secrets)?;
+        let cli = &self.cli(&access);
+        let pool = self.pools.name(cli, &id.own.pool).await?;
+        let (given_up, held) = tokio::join!(self.give_up_claim(cli, &pool, id), self.snapshot_image(cli, id));
+        given_up?;
+        match held? {
+            Some((image, snapshot)) if self.remove_from(cli, &image, &snapshot).await? => {
+                let key = snapshot_key(&told(id.clone(), &snapshot)?);
+                self.forget(cli, &pool, &[key]).await?;
+            }
+            held => self.remove_all(cli, &pool, id, held).await?,
+        }
+        self.trash.take_up(&access, &pool);
+        Ok(())
+    }
+
+    /// Whether that was all: the image is a volume still, and nobody has made a tombstone of it meanwhile.
+    async fn remove_from(&self, cli: &Cli<'_>, image: &Image, snapshot: &Snapshot) -> Result<bool> {
+        cli.remove_snapshot(image, &snapshot.name).await?;
+        Ok(!is_tombstone(&image.name) && cli.snapshots(image).await?.is_some())
+    }
+
+    /// Where nothing is found, an earlier call may have come so far that only a tombstone or a key is left.
+    async fn remove_all(&self, cli: &Cli<'_>, pool: &str, id: &SnapshotId, held: Option<Held>) -> Result<()> {
+        let mut held = if held.is_some() { self.snapshot_image(cli, id).await? } else { None };
+        while let Some((image, snapshot)) = held {
+            self.remove_from(cli, &image, &snapshot).await?;
+            held = self.snapshot_image(cli, id).await?;
+        }
+        self.pools.prove(cli, &id.own.pool, pool).await?;
+        self.bury_empty(cli, pool, id.source).await?;
+        let prefix = key_prefix(id);
+        let mut keys = cli.omap_keys(pool, &index_object(&self.instance)).await?;
+        keys.retain(|key| key.starts_with(&prefix));
+        self.forget(cli, pool, &keys).await
+    }
+
+    async fn forget(&self, cli: &Cli<'_>, pool: &str, keys: &[String]) -> Result<()> {
+        let index = index_object(&self.instance);
+        for key in keys {
+            cli.omap_remove(pool, &index, key).await?;
+        }
+        Ok(())
+    }
+}
