@@ -42,9 +42,6 @@ pub(super) struct Parent {
     #[serde(default)]
     pub(super) id: String,
     pub(super) snapshot: String,
-    /// Whether the image is in the trash.
-    #[serde(default)]
-    pub(super) trash: bool,
 }
 
 /// A clone of an image.
@@ -54,9 +51,6 @@ pub(super) struct Child {
     #[serde(default)]
     pub(super) pool_namespace: String,
     pub(super) image: String,
-    /// Of the image.
-    #[serde(default)]
-    pub(super) id: String,
     #[serde(default)]
     pub(super) trash: bool,
 }
