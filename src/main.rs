@@ -41,7 +41,8 @@ use config::{Config, LogFormat};
 use csi::proto::controller_server::ControllerServer;
 use csi::proto::identity_server::IdentityServer;
 use csi::proto::node_server::NodeServer;
-use csi::{Controller, Identity, NodeService};
+use csi::proto::snapshot_metadata_server::SnapshotMetadataServer;
+use csi::{Controller, Identity, NodeService, SnapshotMetadata};
 use host::Host;
 use host::linux::{self, Linux};
 use labels::NodeLabels;
@@ -125,6 +126,8 @@ fn services(config: &Config, ops: &Ops) -> Routes {
             ops: ops.clone(),
             only_node,
         }));
+        let metadata = SnapshotMetadata { backend: backend.clone() };
+        routes = routes.add_service(SnapshotMetadataServer::new(metadata));
     }
     if config.node {
         let node = Arc::new(Node::new(host, backend, config.node_id.clone(), config.max_volumes_per_node));

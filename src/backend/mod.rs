@@ -1,5 +1,6 @@
 //! What the services need of a storage system. No gRPC type comes here.
 
+mod blocks;
 pub(crate) mod local;
 mod names;
 pub(crate) mod rbd;
@@ -15,6 +16,7 @@ use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId};
 
+pub(crate) use blocks::{BlockQuery, Blocks, Extent};
 pub(crate) use size::SizeRange;
 pub(crate) use types::{
     Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
@@ -62,6 +64,10 @@ pub(crate) trait Backend: Send + Sync {
     async fn modify(&self, _: &VolumeId, _: &Parameters, _: &Secrets) -> Result<()> {
         unbuilt("ControllerModifyVolume")
     }
+    /// Why the volume cannot be changed so, if so. `NotFound` where there is none.
+    async fn refusal_to_modify(&self, _: &VolumeId, _: &Parameters, _: &Secrets) -> Result<Option<String>> {
+        Ok(None)
+    }
     async fn capacity(&self, _: &CapacityQuery) -> Result<Capacity> {
         unbuilt("GetCapacity")
     }
@@ -81,6 +87,10 @@ pub(crate) trait Backend: Send + Sync {
         _: &Secrets,
     ) -> Result<Listing<Snapshot>> {
         unbuilt("ListSnapshots")
+    }
+    /// Which blocks of a snapshot a backup has to read. Ended by dropping it. `NotFound` where there is no such snapshot.
+    async fn blocks(&self, _: &BlockQuery) -> Result<Blocks> {
+        unbuilt("GetMetadataAllocated and GetMetadataDelta")
     }
     /// Nothing there, proved, is success.
     async fn delete_snapshot(&self, _: &SnapshotId, _: &Secrets) -> Result<()> {

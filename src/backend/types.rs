@@ -31,6 +31,8 @@ pub(crate) enum Offer {
     Modify,
     /// ControllerPublishVolume heeds `readonly`.
     PublishReadOnly,
+    /// Which blocks of a snapshot were written, and which differ from an older one.
+    SnapshotMetadata,
     /// Volumes and snapshots are reached from some nodes only.
     Topology,
 }

@@ -1,10 +1,12 @@
 //! The CSI services. gRPC types stop here: `wire` turns them into the driver's own, and back.
 
+mod blocks;
 mod controller;
 mod identity;
 mod node;
 mod wire;
 
+pub(crate) use blocks::SnapshotMetadata;
 pub(crate) use controller::Controller;
 pub(crate) use identity::Identity;
 pub(crate) use node::NodeService;
@@ -37,8 +39,9 @@ mod tests {
         ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest,
         ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
         CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest,
-        GetSnapshotRequest, ListSnapshotsRequest, NodeExpandVolumeRequest, NodeGetStorageHealthRequest,
-        NodePublishVolumeRequest, NodeStageVolumeRequest, ProbeRequest, ValidateVolumeCapabilitiesRequest,
+        GetMetadataAllocatedRequest, GetMetadataDeltaRequest, GetSnapshotRequest, ListSnapshotsRequest,
+        NodeExpandVolumeRequest, NodeGetStorageHealthRequest, NodePublishVolumeRequest,
+        NodeStageVolumeRequest, ProbeRequest, ValidateVolumeCapabilitiesRequest,
     };
 
     struct Of<T>(PhantomData<T>);
@@ -70,13 +73,15 @@ mod tests {
             Of::<ControllerListVolumeHealthRequest>::PRINTABLE,
             Of::<CreateSnapshotRequest>::PRINTABLE,
             Of::<DeleteSnapshotRequest>::PRINTABLE,
+            Of::<GetMetadataAllocatedRequest>::PRINTABLE,
+            Of::<GetMetadataDeltaRequest>::PRINTABLE,
             Of::<GetSnapshotRequest>::PRINTABLE,
             Of::<ListSnapshotsRequest>::PRINTABLE,
             Of::<NodeExpandVolumeRequest>::PRINTABLE,
             Of::<NodeGetStorageHealthRequest>::PRINTABLE,
             Of::<crate::cluster::Secrets>::PRINTABLE,
         ];
-        assert_eq!(printable, [false; 18]);
+        assert_eq!(printable, [false; 20]);
         let other = Of::<ProbeRequest>::PRINTABLE;
         assert!(other, "the test itself tells them apart");
     }

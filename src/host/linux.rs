@@ -1,7 +1,8 @@
 //! The real host. The only file that starts programs and calls mount(2).
 #![expect(clippy::disallowed_methods, reason = "this is the one place that the rule leads to")]
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek as _};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -23,7 +24,8 @@ use crate::metrics::METRICS;
 use super::progress::Progress;
 use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
 
-/// More than any listing of ours takes; an `rbd` that aborts can print without end.
+/// More than any listing of ours takes; an `rbd` that aborts can print without end. What is cut off is never taken for
+/// an answer.
 const STDOUT_CAP: usize = 16 << 20;
 /// Of what a program says, its beginning (where an abort gives its reason) and its end (where an error does).
 const HEAD_KEPT: usize = 1 << 10;
@@ -119,6 +121,7 @@ fn measure(cmd: &Cmd, end: Option<&End>, took: Duration) {
         Some(End::Exit(code)) => code.to_string(),
         Some(End::Signal(_)) => "signal".to_owned(),
         Some(End::Deadline(_)) => "deadline".to_owned(),
+        Some(End::Overflow(_)) => "overflow".to_owned(),
         Some(End::Start(_)) => "start".to_owned(),
     };
     // What other programs are given are paths.
@@ -167,6 +170,7 @@ async fn wait(
         return Some(End::Deadline(limit));
     };
     match status.map(|status| (status.code(), status.signal())) {
+        Ok((Some(0), _)) if output.stdout.len() > STDOUT_CAP => Some(End::Overflow(STDOUT_CAP)),
         Ok((Some(0), _)) => None,
         Ok((Some(code), _)) => Some(End::Exit(code)),
         Ok((None, signal)) => Some(End::Signal(signal.unwrap_or_default())),
@@ -177,17 +181,25 @@ async fn wait(
 /// `setpriv` makes the kernel end the child with the driver: no orphan works on an image that a restarted driver
 /// takes up. (The kernel sends the signal when the forking *thread* ends: tokio's workers live as long as we do.)
 fn spawn(cmd: &Cmd) -> io::Result<Child> {
+    let stdout = cmd.stdout.as_deref().map_or_else(|| Ok(Stdio::piped()), emptied)?;
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--", cmd.program])
         .args(&cmd.args)
         .env("LC_ALL", "C")
         .env("TZ", "UTC")
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
+        .stdout(stdout)
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
+}
+
+/// A program that is run once more starts its output anew.
+fn emptied(mut file: &File) -> io::Result<Stdio> {
+    file.set_len(0)?;
+    file.rewind()?;
+    Ok(file.try_clone()?.into())
 }
 
 /// Feeds and reads the child until it has ended. A pipe that a grandchild keeps open does not hold us.
@@ -222,7 +234,8 @@ async fn finish(
 async fn read_head(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
     let (Some(mut pipe), mut chunk) = (pipe, vec![0; 8 << 10]) else { return };
     while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
-        let room = STDOUT_CAP - kept.len();
+        // One byte more tells that there was more.
+        let room = STDOUT_CAP + 1 - kept.len();
         kept.extend_from_slice(&chunk[..count.min(room)]);
     }
 }
@@ -344,6 +357,8 @@ fn split_options(options: &[String]) -> (MountFlags, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn sh(script: &str) -> Cmd {
@@ -403,6 +418,24 @@ mod tests {
         let error = error.expect_err("exit 5");
         assert_eq!(error.exit(), Some(5));
         assert!(error.said.len() < 100, "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_cut_off_is_none() {
+        let minute = Duration::from_secs(60);
+        let print = |bytes: usize| sh(&format!("head -c {bytes} /dev/zero"));
+        assert_eq!(check(print(STDOUT_CAP), minute).await.map(|text| text.len()), Ok(STDOUT_CAP));
+        assert_eq!(check(print(STDOUT_CAP + 1), minute).await, Err(End::Overflow(STDOUT_CAP)));
+    }
+
+    #[tokio::test]
+    async fn a_file_takes_what_memory_does_not_and_is_begun_anew() {
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        for bytes in [STDOUT_CAP + 1, 5] {
+            let run = sh(&format!("head -c {bytes} /dev/zero")).stdout(file.clone());
+            assert_eq!(check(run, Duration::from_secs(60)).await.as_deref(), Ok(""));
+            assert_eq!(file.metadata().expect("its size").len(), bytes as u64);
+        }
     }
 
     #[tokio::test]

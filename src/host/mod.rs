@@ -7,8 +7,10 @@ pub(crate) mod linux;
 pub(crate) mod mountinfo;
 mod progress;
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,12 +40,14 @@ pub(crate) struct Cmd {
     pub(crate) stdin: Vec<u8>,
     pub(crate) slot: Slot,
     pub(crate) deadline: Option<Duration>,
+    /// Takes what the program prints, from its beginning on, however much it is; None: memory does, with a cap.
+    pub(crate) stdout: Option<Arc<File>>,
 }
 
 impl Cmd {
     pub(crate) fn new<S: Into<String>>(program: &'static str, args: impl IntoIterator<Item = S>) -> Self {
         let args = args.into_iter().map(Into::into).collect();
-        Self { program, args, stdin: Vec::new(), slot: Slot::Free, deadline: None }
+        Self { program, args, stdin: Vec::new(), slot: Slot::Free, deadline: None, stdout: None }
     }
 
     pub(crate) fn slot(mut self, slot: Slot) -> Self {
@@ -59,6 +63,11 @@ impl Cmd {
 
     pub(crate) fn stdin(mut self, bytes: Vec<u8>) -> Self {
         self.stdin = bytes;
+        self
+    }
+
+    pub(crate) fn stdout(mut self, file: Arc<File>) -> Self {
+        self.stdout = Some(file);
         self
     }
 }
@@ -105,6 +114,8 @@ pub(crate) enum End {
     Signal(i32),
     #[error("did not end within {} and was killed", humantime::format_duration(*.0))]
     Deadline(Duration),
+    #[error("printed more than the {0} bytes that are read of it")]
+    Overflow(usize),
     #[error("could not be started: {0}")]
     Start(String),
 }
@@ -113,7 +124,7 @@ impl CmdError {
     pub(crate) fn exit(&self) -> Option<i32> {
         match self.end {
             End::Exit(code) => Some(code),
-            End::Signal(_) | End::Deadline(_) | End::Start(_) => None,
+            End::Signal(_) | End::Deadline(_) | End::Overflow(_) | End::Start(_) => None,
         }
     }
 }

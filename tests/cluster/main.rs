@@ -14,8 +14,10 @@ mod life;
 mod pool;
 mod snaps;
 mod sources;
+mod subject;
 mod wrap;
 
+mod blocks;
 mod clone_kills;
 mod clones;
 mod format;
@@ -27,6 +29,7 @@ mod limits;
 mod lists;
 mod many;
 mod outlive;
+mod qos;
 mod readers;
 mod refuse;
 mod secrets;

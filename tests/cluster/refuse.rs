@@ -58,7 +58,6 @@ async fn parameters_that_cannot_be_meant() {
         (with(&[("stripeUnit", "65536")]), Code::InvalidArgument, "stripeCount"),
         (with(&[("objectSize", "5000")]), Code::InvalidArgument, "5000"),
         (with(&[("encrypted", "true")]), Code::InvalidArgument, "not built"),
-        (with(&[("mounter", "rbd-nbd")]), Code::InvalidArgument, "rbd-nbd"),
         (with(&[("topologyConstrainedPools", "[]")]), Code::InvalidArgument, "topologyConstrainedPools"),
     ])
     .await;

@@ -5,7 +5,7 @@ use crate::common::csi::{
     ListSnapshotsResponse, Snapshot,
 };
 use crate::common::life::map;
-use crate::common::tools::{Answer, run};
+use crate::common::tools::Answer;
 use crate::harness::{CLUSTER, Driver};
 use crate::lab::Corner;
 use crate::life::request::secrets;

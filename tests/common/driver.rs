@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::csi::controller_client::ControllerClient;
 use super::csi::identity_client::IdentityClient;
 use super::csi::node_client::NodeClient;
+use super::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use super::csi::{CreateVolumeRequest, ProbeRequest, Volume};
 use super::sight::PATIENCE;
 use super::tools::Answer;
@@ -123,6 +124,10 @@ impl Driver {
 
     pub(crate) fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn blocks(&self) -> SnapshotMetadataClient<Channel> {
+        SnapshotMetadataClient::new(self.channel.clone())
     }
 
     pub(crate) async fn create(&self, request: CreateVolumeRequest) -> Answer<Volume> {

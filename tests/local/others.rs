@@ -7,6 +7,7 @@ use nix::mount::umount;
 use tonic::Code;
 
 use crate::asks;
+use crate::common::csi::GetMetadataAllocatedRequest;
 use crate::common::growth::pattern;
 use crate::common::life::{Life, block, map, mount};
 use crate::common::sight::{eventually, loops_below};
@@ -87,4 +88,19 @@ async fn what_cannot_be_removed_is_not_told_to_be_gone() {
     run("chattr", &["-i", &entry.path().join("data/file").to_string_lossy()]);
     driver.delete(&kept.id).await.expect("DeleteVolume");
     scene.assert_empty();
+}
+
+/// Files have no record of what changed in them.
+#[tokio::test]
+async fn which_blocks_changed_is_told_of_images_on_ceph_alone() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let request = GetMetadataAllocatedRequest {
+        snapshot_id:
+            "0001-0001-a-0000000000000001-50d53503-e5e8-11e9-a0e9-0242ac110002-VvcyyZ0JVeCtde7ivMvQbA"
+                .to_owned(),
+        ..Default::default()
+    };
+    let answer = driver.blocks().get_metadata_allocated(request).await;
+    check(answer, Code::Unimplemented, "SnapshotMetadata");
 }

@@ -234,6 +234,15 @@ impl Backend for Local {
         self.expand_volume(id, size).await
     }
 
+    async fn refusal_to_modify(
+        &self,
+        _: &VolumeId,
+        mutable: &Parameters,
+        _: &Secrets,
+    ) -> Result<Option<String>> {
+        Ok(params::mutable(mutable).err().map(|error| error.to_string()))
+    }
+
     async fn modify(&self, id: &VolumeId, mutable: &Parameters, _: &Secrets) -> Result<()> {
         self.modify_volume(id, mutable).await
     }

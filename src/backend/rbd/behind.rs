@@ -19,7 +19,7 @@ use crate::ops::Ops;
 use super::cli::Cli;
 use super::json::{Info, Parent};
 use super::meta::{self, Meta};
-use super::params::label_keys;
+use super::params::is_label;
 use super::proof::Family;
 
 pub(super) struct Behind {
@@ -100,13 +100,12 @@ impl Behind {
 }
 
 async fn relabel(cli: &Cli<'_>, image: &Image, meta: &Meta, labels: &[(String, String)]) -> Result<()> {
-    for key in label_keys() {
-        let wanted = labels.iter().find(|(label, _)| label == key).map(|(_, value)| value);
-        match (wanted, meta.get(key)) {
-            (Some(wanted), found) if found != Some(wanted) => cli.set_meta(image, key, wanted).await?,
-            (None, Some(_)) => cli.remove_meta(image, key).await?,
-            _ => {}
-        }
+    for (key, value) in labels.iter().filter(|(key, value)| meta.get(key) != Some(value)) {
+        cli.set_meta(image, key, value).await?;
+    }
+    let wanted = |key: &String| labels.iter().any(|(label, _)| label == key);
+    for key in meta.keys().filter(|key| is_label(key) && !wanted(key)) {
+        cli.remove_meta(image, key).await?;
     }
     Ok(())
 }

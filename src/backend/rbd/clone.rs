@@ -218,8 +218,12 @@ impl Rbd {
         } else if depth > soft {
             self.flattens.start(cli.access, image);
         }
-        let labels = Some(plan.labels.clone());
-        self.behind.add(Job { access: cli.access.clone(), image: image.clone(), uuid, labels });
+        let mut labels = plan.labels.clone();
+        for (key, value) in plan.qos.records(wanted)? {
+            cli.set_meta(image, &key, &value).await.map_err(unfinished)?;
+            labels.push((key, value));
+        }
+        self.behind.add(Job { access: cli.access.clone(), image: image.clone(), uuid, labels: Some(labels) });
         Ok(Turn::Made(wanted))
     }
 }
@@ -281,6 +285,8 @@ fn wanted(new: &New<'_>, source: u64) -> Result<u64> {
 }
 
 fn can_be_a_clone(new: &New<'_>) -> Result<()> {
+    // What cannot be is refused before anything is made.
+    new.plan.qos.records(new.request.size.required)?;
     let features = &new.plan.features;
     if features.iter().any(|feature| feature == "layering") {
         return Ok(());

@@ -70,8 +70,13 @@ impl Rbd {
     async fn make(&self, new: &New<'_>) -> Result<u64> {
         let New { cli, plan, request, image, uuid, placed } = *new;
         let size = size(plan, request)?;
-        let marker = meta::created(uuid, size);
-        let meta = plan.labels.iter().chain([&marker]).map(|(key, value)| (key.as_str(), value.as_str()));
+        let (qos, marker) = (plan.qos.records(size)?, meta::created(uuid, size));
+        let meta = plan
+            .labels
+            .iter()
+            .chain(&qos)
+            .chain([&marker])
+            .map(|(key, value)| (key.as_str(), value.as_str()));
         let stream = stream::empty_image(size, meta);
         for _ in 0..2 {
             placed.still_ours()?;
@@ -167,7 +172,11 @@ async fn existing(new: &New<'_>) -> Result<Option<u64>> {
             &format!("with {} bytes (made with {}), where {asked} are asked for", info.size, made.size),
         );
     }
-    agrees(new, &info).map(|()| Some(info.size))
+    agrees(new, &info)?;
+    match new.plan.qos.differs_from(&meta) {
+        Some(what) => differs(new, &what),
+        None => Ok(Some(info.size)),
+    }
 }
 
 /// ALREADY_EXISTS: the image is whole, and not what is asked for.
@@ -196,7 +205,9 @@ pub(super) fn agrees(new: &New<'_>, info: &Info) -> Result<()> {
 
 /// Of an empty volume, or of one that is larger than its source.
 pub(super) fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
-    fits(request.size.choose(GRANULE)?, plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))
+    let size = fits(request.size.choose(GRANULE)?, plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))?;
+    // What cannot be is refused before anything is made.
+    plan.qos.records(size).map(|_| size)
 }
 
 pub(super) fn image_name(plan: &Plan, id: &VolumeId) -> String {

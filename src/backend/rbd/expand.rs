@@ -11,7 +11,9 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
 use super::attach::shows;
+use super::cli::Cli;
 use super::find::not_found;
+use super::json::Info;
 use super::{GRANULE, Rbd, fits};
 
 impl Rbd {
@@ -25,17 +27,9 @@ impl Rbd {
         let cli = self.cli(&access);
         let (image, info) =
             self.find_info(&cli, id).await?.ok_or_else(|| not_found(id, &id.default_image()))?;
-        if range.required <= info.size {
-            return range.keep(info.size);
-        }
-        let size = fits(range.choose(GRANULE)?, info.object_size)?;
-        let Err(error) = cli.resize(&image, size).await else { return Ok(size) };
-        // It may have crashed when its work was done; run once more, it refuses the size that the image has.
-        let now = match error {
-            Error::Internal { .. } => cli.info(&image).await.ok().flatten(),
-            _ => None,
-        };
-        now.filter(|info| info.size >= size).map_or(Err(error), |info| range.keep(info.size))
+        let size = grow(&cli, &image, &info, range).await?;
+        self.rescale(&cli, &image, size).await?;
+        Ok(size)
     }
 
     /// krbd hears of a new size by its watch, unless `rbd resize` was killed before it told: so it is made to look.
@@ -64,6 +58,21 @@ impl Rbd {
             ))),
         }
     }
+}
+
+/// Makes the image larger, unless it is large enough; answers its size.
+async fn grow(cli: &Cli<'_>, image: &Image, info: &Info, range: SizeRange) -> Result<u64> {
+    if range.required <= info.size {
+        return range.keep(info.size);
+    }
+    let size = fits(range.choose(GRANULE)?, info.object_size)?;
+    let Err(error) = cli.resize(image, size).await else { return Ok(size) };
+    // It may have crashed when its work was done; run once more, it refuses the size that the image has.
+    let now = match error {
+        Error::Internal { .. } => cli.info(image).await.ok().flatten(),
+        _ => None,
+    };
+    now.filter(|info| info.size >= size).map_or(Err(error), |info| range.keep(info.size))
 }
 
 /// The size that the device has, once krbd has read the header of its image anew (ABI/testing/sysfs-bus-rbd).

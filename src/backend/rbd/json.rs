@@ -23,6 +23,9 @@ pub(super) struct Info {
     pub(super) snapshot_count: u64,
     #[serde(default)]
     pub(super) features: Vec<String>,
+    /// What is wrong with its object map.
+    #[serde(default)]
+    pub(super) flags: Vec<String>,
     #[serde(default)]
     pub(super) data_pool: Option<String>,
     #[serde(default)]
@@ -108,6 +111,7 @@ pub(super) struct Named {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Snapshot {
+    /// Rises with each snapshot of an image.
     #[serde(default)]
     pub(super) id: u64,
     pub(super) name: String,

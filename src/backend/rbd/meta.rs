@@ -13,7 +13,12 @@ use super::json::Watcher;
 pub(super) type Meta = BTreeMap<String, String>;
 
 pub(super) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
+/// ceph-csi's key of how nodes map the image, since its 3.17.
+pub(super) const MOUNTER: &str = "csi.ceph.com/mounter";
+const NBD: &str = "rbd-nbd";
 const CREATED: &str = ".rbd.csi.ceph.com/created";
+/// ceph-csi's keys of an encrypted image: the older one has a dot in front.
+const ENCRYPTED: [&str; 2] = ["rbd.csi.ceph.com/encrypted", ".rbd.csi.ceph.com/encrypted"];
 pub(super) const FORMAT: &str = ".rbd.csi.ceph.com/format";
 pub(super) const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
 /// The journal of the filesystem was replayed, and nobody has written since: the uuid of the volume.
@@ -22,6 +27,15 @@ pub(super) const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
 pub(super) const TOPOLOGY: &str = ".rbd.csi.ceph.com/topology";
 /// ceph-csi's key; the volume id in it names the image.
 const CLIENT: &str = ".rbd.csi.ceph.com/clientaddress/";
+
+/// Says how nodes map the image: librbd, which rbd-nbd runs, has limits, and krbd has none.
+pub(super) fn mounter(nbd: bool) -> (String, String) {
+    (MOUNTER.to_owned(), if nbd { NBD } else { "rbd" }.to_owned())
+}
+
+pub(super) fn is_nbd(meta: &Meta) -> bool {
+    meta.get(MOUNTER).is_some_and(|mounter| mounter == NBD)
+}
 
 /// The marker that comes last in the import stream: with it, and with its size reached, an image is whole.
 pub(super) fn created(uuid: Uuid, size: u64) -> (String, String) {
@@ -69,6 +83,11 @@ pub(super) fn source_text(source: &Source) -> String {
         Source::Snapshot(id) => format!("snapshot:{}", id.own.uuid),
         Source::Volume(id) => format!("volume:{}", id.uuid),
     }
+}
+
+/// Whether there is a header before what a pod sees of the image.
+pub(super) fn is_encrypted(meta: &Meta) -> bool {
+    ENCRYPTED.iter().any(|key| meta.contains_key(*key))
 }
 
 pub(super) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {

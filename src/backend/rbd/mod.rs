@@ -7,7 +7,9 @@ mod cli;
 mod clone;
 mod create;
 mod delete;
+mod diff;
 mod expand;
+mod extents;
 mod find;
 mod flatten;
 mod health;
@@ -16,10 +18,12 @@ mod json;
 mod kernel;
 mod lists;
 mod meta;
+mod modify;
 mod params;
 mod pools;
 mod proof;
 mod publish;
+mod qos;
 mod readers;
 mod records;
 mod report;
@@ -40,9 +44,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::backend::{
-    Ailment, Attach, Attached, Backend, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
-    FormatMark, Image, Listing, Offer, Page, Publish, Segments, SizeRange, Snapshot, Target, Volume,
-    VolumeState,
+    Ailment, Attach, Attached, Backend, BlockQuery, Blocks, Capability, Capacity, CapacityQuery,
+    CreateSnapshot, CreateVolume, FormatMark, Image, Listing, Offer, Page, Parameters, Publish, Segments,
+    SizeRange, Snapshot, Target, Volume, VolumeState,
 };
 use crate::cluster::{Access, Clusters, Secrets};
 use crate::config::Limits;
@@ -109,7 +113,14 @@ impl Rbd {
         let behind = Arc::new(Behind::new(&host, deadline, ops.clone()));
         let flattens = Arc::new(Flattens::new(host.clone(), deadline, ops));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
-        let mut offers = vec![Offer::Expansion, Offer::Snapshots, Offer::Clones, Offer::PublishReadOnly];
+        let mut offers = vec![
+            Offer::Expansion,
+            Offer::Snapshots,
+            Offer::Clones,
+            Offer::Modify,
+            Offer::SnapshotMetadata,
+            Offer::PublishReadOnly,
+        ];
         if clusters.any_listed() {
             offers.extend([Offer::Lists, Offer::Capacity]);
         }
@@ -209,6 +220,23 @@ impl Backend for Rbd {
 
     async fn expand(&self, id: &VolumeId, size: SizeRange, secrets: &Secrets) -> Result<u64> {
         self.expand_volume(id, size, secrets).await
+    }
+
+    async fn modify(&self, id: &VolumeId, mutable: &Parameters, secrets: &Secrets) -> Result<()> {
+        self.modify_volume(id, mutable, secrets).await
+    }
+
+    async fn refusal_to_modify(
+        &self,
+        id: &VolumeId,
+        mutable: &Parameters,
+        secrets: &Secrets,
+    ) -> Result<Option<String>> {
+        self.modify_refusal(id, mutable, secrets).await
+    }
+
+    async fn blocks(&self, query: &BlockQuery) -> Result<Blocks> {
+        self.snapshot_blocks(query).await
     }
 
     async fn snapshot(&self, request: &CreateSnapshot) -> Result<Snapshot> {

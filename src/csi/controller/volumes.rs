@@ -84,11 +84,15 @@ impl Controller {
     ) -> Result<ValidateVolumeCapabilitiesResponse> {
         note_volume(&request.volume_id);
         let secrets = Secrets::new(std::mem::take(&mut request.secrets));
-        let id = request.volume_id.clone();
+        let (id, mutable) = (request.volume_id.clone(), request.mutable_parameters.clone());
         let uses = capability::all(&request.volume_capabilities)?;
         let verdict = volumes::validated(request, self.backend.offers())?;
         let id = wire::existing_id("volume_id", &id)?;
-        Ok(match self.backend.refusal(&id, &uses, &secrets).await? {
+        let mut refusal = self.backend.refusal(&id, &uses, &secrets).await?;
+        if refusal.is_none() && !mutable.is_empty() && verdict.confirmed.is_some() {
+            refusal = self.backend.refusal_to_modify(&id, &mutable, &secrets).await?;
+        }
+        Ok(match refusal {
             Some(message) => ValidateVolumeCapabilitiesResponse { confirmed: None, message },
             None => verdict,
         })

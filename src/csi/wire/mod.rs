@@ -1,6 +1,7 @@
 //! All validation: requests into the driver's own types, with a message that says what is wrong. Pure. One file for each
 //! family of messages; here is what they share.
 
+pub(crate) mod blocks;
 pub(crate) mod capability;
 pub(crate) mod health;
 pub(crate) mod lists;

@@ -42,6 +42,9 @@ pub(crate) fn plugin(controller: bool, offers: &[Offer]) -> GetPluginCapabilitie
     if controller {
         add(service(Service::ControllerService));
     }
+    if controller && offers.contains(&Offer::SnapshotMetadata) {
+        add(service(Service::SnapshotMetadataService));
+    }
     if offers.contains(&Offer::Topology) {
         add(service(Service::VolumeAccessibilityConstraints));
         add(service(Service::SnapshotAccessibilityConstraints));
@@ -78,7 +81,7 @@ fn controller_rpcs(offer: Offer) -> &'static [ControllerRpc] {
         Offer::Capacity => &[Rpc::GetCapacity],
         Offer::Modify => &[Rpc::ModifyVolume],
         Offer::PublishReadOnly => &[Rpc::PublishReadonly],
-        Offer::Topology => &[],
+        Offer::Topology | Offer::SnapshotMetadata => &[],
     }
 }
 
@@ -118,6 +121,8 @@ mod tests {
         assert_eq!(added(Offer::Expansion), [9]);
         assert_eq!(node(true).capabilities.len(), 7);
         assert_eq!(plugin(true, &[Offer::Topology, Offer::Expansion]).capabilities.len(), 4);
+        assert_eq!(plugin(true, &[Offer::SnapshotMetadata]).capabilities.len(), 2);
+        assert_eq!(plugin(false, &[Offer::SnapshotMetadata]).capabilities.len(), 0);
         assert_eq!(plugin(false, &[Offer::Topology]).capabilities.len(), 2);
     }
 }

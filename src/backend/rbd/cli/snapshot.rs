@@ -1,10 +1,14 @@
 //! Snapshots and clones.
 
+use std::fs::File;
+use std::io::Seek as _;
+use std::sync::Arc;
+
 use crate::backend::Image;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, Slot};
 
-use super::super::json::{Child, Snapshot};
+use super::super::json::{Child, Info, Snapshot};
 use super::{Cli, absent_is_none, errno, explain};
 
 impl Cli<'_> {
@@ -16,6 +20,33 @@ impl Cli<'_> {
     /// The same by the id of an image, in the trash or not.
     pub(crate) async fn snapshots_of_trashed(&self, pool: &str, id: &str) -> Result<Option<Vec<Snapshot>>> {
         self.json_by_id("snap ls", pool, id, &["--all"]).await
+    }
+
+    /// The features and flags of an image as they are of a snapshot of it.
+    pub(crate) async fn snapshot_info(&self, image: &Image, name: &str) -> Result<Info> {
+        let spec = format!("{image}@{name}");
+        let info = self.json("info", &spec, [spec.as_str()].iter()).await?;
+        info.ok_or_else(|| Error::NotFound(format!("snapshot {spec} does not exist")))
+    }
+
+    /// Objects that were written up to a snapshot, parents included, or between an older one and it: a list of JSON, in
+    /// a file that has no name, for it may be larger than memory.
+    pub(crate) async fn diff(&self, image: &Image, name: &str, base: Option<&str>) -> Result<File> {
+        let spec = format!("{image}@{name}");
+        let what = format!("comparing {spec} with what was before it");
+        let file = tempfile::tempfile().map_err(|error| {
+            Error::internal(format!("{what}: a temporary file is needed, in $TMPDIR or /tmp"), error)
+        })?;
+        let file = Arc::new(file);
+        let base = base.map(|base| ["--from-snap", base]);
+        let args = ["diff", "--whole-object", "--format=json", &spec];
+        let args = args.into_iter().chain(base.into_iter().flatten());
+        let long = |cmd: Cmd| cmd.slot(Slot::Long).deadline(self.deadline * 10).stdout(file.clone());
+        self.run("rbd", args, long).await.map_err(|error| explain(&what, error))?;
+        let mut file =
+            Arc::into_inner(file).ok_or_else(|| Error::broken(format!("{what}: it is still written")))?;
+        file.rewind().map_err(|error| Error::internal(what, error))?;
+        Ok(file)
     }
 
     /// One monitor commit, and whole or not there at all. False where one of that name exists.

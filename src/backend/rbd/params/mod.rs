@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 use crate::id::{is_cluster_id, is_plain};
 
 use super::meta;
+use super::modify::no_limits;
+use super::qos::{self, Qos};
 
 pub(super) use snapshot::snapshot_prefix;
 pub(super) use topology::{Candidate, Candidates};
@@ -30,6 +32,8 @@ pub(super) struct Plan {
     pub(super) object_size: Option<u64>,
     /// Image metadata that tells people whose image it is.
     pub(super) labels: Vec<(String, String)>,
+    /// Of a VolumeAttributesClass.
+    pub(super) qos: Qos,
     /// What the node gets back as volume context.
     pub(super) context: Parameters,
 }
@@ -55,7 +59,6 @@ const UNBUILT: &[&str] = &[
     "BaseReadIops",
     "BaseWriteBytesPerSecond",
     "BaseWriteIops",
-    "baseVolSizeBytes",
     "cephLogDir",
     "cephLogStrategy",
     "encryptionCipher",
@@ -83,9 +86,11 @@ const IGNORED: &[&str] = &[
 const LABELS: &[&str] =
     &["csi.storage.k8s.io/pv/name", "csi.storage.k8s.io/pvc/name", "csi.storage.k8s.io/pvc/namespace"];
 
-/// The keys of all metadata that `Plan::labels` may hold: a clone has inherited those of its source.
-pub(super) fn label_keys() -> impl Iterator<Item = &'static str> {
-    LABELS.iter().copied().chain([meta::CLUSTER_NAME, meta::TOPOLOGY])
+/// Whether this metadata is of what the volume is for and how quick it may be: a clone has inherited that of its source.
+pub(super) fn is_label(key: &str) -> bool {
+    LABELS.contains(&key)
+        || [meta::CLUSTER_NAME, meta::TOPOLOGY, meta::MOUNTER].contains(&key)
+        || qos::is_kept(key)
 }
 
 /// What a Ceph cluster enables by default and krbd can map since Linux 5.3; fast-diff also makes the proof that an
@@ -102,8 +107,12 @@ const FEATURES: &[(&str, Option<&str>)] = &[
 
 impl Plan {
     pub(super) fn parse(request: &CreateVolume, cluster_name: &str) -> Result<Self> {
-        offered(request)?;
-        Self::of(&request.parameters, cluster_name)
+        let plan = Self::of(&request.parameters, cluster_name)?;
+        let qos = Qos::parse(&request.mutable)?;
+        if !qos.is_empty() && !is_nbd(&request.parameters) {
+            return Err(no_limits("what this StorageClass makes"));
+        }
+        Ok(Self { qos, ..plan })
     }
 
     /// Of a StorageClass alone.
@@ -123,6 +132,7 @@ impl Plan {
         let (pool, data_pool) = (plain(parameters, "pool")?, plain(parameters, "dataPool")?);
         let candidates = Candidates::parse(parameters, pool.as_ref(), data_pool.as_ref())?;
         let first = candidates.as_ref().and_then(Candidates::first).map(|first| first.pool.clone());
+        labels.push(meta::mounter(is_nbd(parameters)));
         Ok(Self {
             cluster: cluster_id(parameters)?,
             pool: pool.or(first).ok_or_else(|| missing("pool"))?,
@@ -133,17 +143,9 @@ impl Plan {
             striping: striping(parameters)?,
             object_size: object_size(parameters)?,
             labels,
+            qos: Qos::default(),
             context: context.map(|(name, value)| (name.clone(), value.clone())).collect(),
         })
-    }
-}
-
-/// Refuses what CreateVolume may ask for and what is not built for images yet.
-fn offered(request: &CreateVolume) -> Result<()> {
-    let asked = [(!request.mutable.is_empty(), "mutable_parameters (VolumeAttributesClass)")];
-    match asked.iter().find(|(asked, _)| *asked) {
-        Some((_, what)) => Err(Error::Invalid(format!("{what}: not built in this version of the driver"))),
-        None => Ok(()),
     }
 }
 
@@ -151,11 +153,16 @@ fn offered(request: &CreateVolume) -> Result<()> {
 fn known(name: &str, value: &str) -> Result<()> {
     let refuse = |what: &str| Err(Error::Invalid(format!("StorageClass parameter {name}={value:?}: {what}")));
     match (name, value) {
-        ("encrypted" | "tryOtherMounters", "false" | "") | ("mounter", "rbd" | "krbd" | "") => Ok(()),
+        ("encrypted" | "tryOtherMounters", "false" | "") | ("mounter", "rbd" | "krbd" | "rbd-nbd" | "") => {
+            Ok(())
+        }
         ("encrypted" | "mounter" | "tryOtherMounters", _) => {
             refuse("not built in this version of the driver: leave it out")
         }
         _ if BUILT.contains(&name) || name.starts_with(RESERVED) => Ok(()),
+        _ if qos::is_mutable(name) => refuse(
+            "it is a mutable parameter: give it in a VolumeAttributesClass (ceph-csi moved it there in 3.17)",
+        ),
         _ if UNBUILT.contains(&name) => refuse("not built in this version of the driver: leave it out"),
         _ if IGNORED.contains(&name) => {
             tracing::warn!(name, value, "this StorageClass parameter has no meaning and is ignored");
@@ -163,6 +170,10 @@ fn known(name: &str, value: &str) -> Result<()> {
         }
         _ => refuse(&format!("unknown; did you mean {:?}?", nearest(name, BUILT.iter().chain(UNBUILT)))),
     }
+}
+
+fn is_nbd(parameters: &Parameters) -> bool {
+    parameters.get("mounter").is_some_and(|mounter| mounter == "rbd-nbd")
 }
 
 fn missing(name: &str) -> Error {
@@ -290,7 +301,11 @@ mod tests {
         let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(
             plan.labels,
-            [label("csi.storage.k8s.io/pv/name", "pv"), label(meta::CLUSTER_NAME, "k8s")]
+            [
+                label("csi.storage.k8s.io/pv/name", "pv"),
+                label(meta::CLUSTER_NAME, "k8s"),
+                label("csi.ceph.com/mounter", "rbd"),
+            ]
         );
     }
 
@@ -301,8 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn a_mutable_parameter_is_sent_to_its_class() {
+        for name in ["baseReadIops", "baseVolSizeBytes"] {
+            assert!(
+                check(&[(name, "1")]).is_err_and(|error| error.contains("VolumeAttributesClass")),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
     fn nothing_is_silently_ignored() {
-        let asked = [("encrypted", "true"), ("mounter", "rbd-nbd"), ("mapOptions", "x")];
+        let asked = [("encrypted", "true"), ("mapOptions", "x")];
         for (name, value) in asked {
             assert!(
                 check(&[(name, value)]).is_err_and(|error| error.contains("not built")),
