@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -60,6 +60,17 @@ struct Entry {
     /// Where releases of ceph-csi before 3.11 had it.
     #[serde(default, rename = "radosNamespace")]
     rados_namespace: String,
+    #[serde(rename = "readAffinity")]
+    read_affinity: Option<ReadAffinity>,
+}
+
+/// Whether nodes read from replicas that are near, and the labels of a node that say where it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct ReadAffinity {
+    #[serde(default)]
+    pub(crate) enabled: bool,
+    #[serde(default, rename = "crushLocationLabels")]
+    pub(crate) labels: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -101,6 +112,10 @@ pub(crate) struct Access {
     pub(crate) namespace: String,
     /// Watchers that rbd-mirror holds on each image.
     pub(crate) mirror_daemons: usize,
+    /// The network namespace that nodes map images in; empty: the driver's own.
+    pub(crate) net_namespace: String,
+    /// None: as the flags say.
+    pub(crate) read_affinity: Option<ReadAffinity>,
     pub(crate) user: String,
     key: Arc<File>,
 }
@@ -186,14 +201,21 @@ impl Clusters {
         self.entries().is_ok_and(|entries| entries.iter().any(|entry| entry.rbd.credential.is_some()))
     }
 
+    /// The labels that clusters name for read affinity; None where no cluster wants that.
+    pub(crate) fn crush_labels(&self) -> Option<Vec<String>> {
+        let wanted = self.entries().unwrap_or_default().into_iter().filter_map(|entry| entry.read_affinity);
+        let labels: Vec<_> = wanted.filter(|wanted| wanted.enabled).map(|wanted| wanted.labels).collect();
+        (!labels.is_empty()).then(|| labels.concat())
+    }
+
     fn enter(&self, entry: Entry, user: &str, key: &str) -> Result<Access> {
         is_key(key)?;
-        if !entry.rbd.net_namespace.is_empty() {
+        if !is_file_path(&entry.rbd.net_namespace) {
             return Err(Error::Precondition(format!(
-                "cluster {cluster:?} sets netNamespaceFilePath in {}, which this version does not support: run the \
-                 node plugin with hostNetwork instead",
-                self.path.display(),
-                cluster = entry.id
+                "cluster {:?} has netNamespaceFilePath={:?} in {}: it is an absolute path without '..'",
+                entry.id,
+                entry.rbd.net_namespace,
+                self.path.display()
             )));
         }
         if entry.monitors.is_empty() {
@@ -208,6 +230,8 @@ impl Clusters {
             monitors: entry.monitors.join(","),
             namespace: newer.unwrap_or(entry.rados_namespace),
             mirror_daemons: entry.rbd.mirror_daemons,
+            net_namespace: entry.rbd.net_namespace,
+            read_affinity: entry.read_affinity,
             user: user.to_owned(),
             key: Arc::new(keep_in_memory(key)?),
         })
@@ -260,6 +284,13 @@ fn is_key(key: &str) -> Result<()> {
     )))
 }
 
+/// Of a file that need not be there on every node: absolute and going nowhere upwards, or empty.
+fn is_file_path(text: &str) -> bool {
+    let path = Path::new(text);
+    let upward = path.components().any(|part| part == Component::ParentDir);
+    text.is_empty() || (path.is_absolute() && !upward && !text.chars().any(char::is_control))
+}
+
 fn keep_in_memory(key: &str) -> Result<File> {
     let descriptor = memfd_create("key", MFdFlags::MFD_CLOEXEC)
         .map_err(|error| Error::internal("keeping the key in memory", error))?;
@@ -292,6 +323,18 @@ mod tests {
         assert_eq!((access.monitors.as_str(), access.namespace.as_str()), ("1.2.3.4:6789,[::1]:3300", "ns"));
         assert_eq!(access.mirror_daemons, 2);
         assert_eq!(std::fs::read_to_string(access.key_file()).expect("the key"), "c2VjcmV0");
+    }
+
+    #[test]
+    fn a_network_namespace_is_an_absolute_path() {
+        let config = |path: &str| {
+            format!(r#"[{{"clusterID":"a","monitors":["m"],"rbd":{{"netNamespaceFilePath":"{path}"}}}}]"#)
+        };
+        let path = "/var/lib/kubelet/plugins/rbd.csi.ceph.com/a.net.ns";
+        assert_eq!(check(&config(path), "a").expect("access").net_namespace, path);
+        for path in ["a.net.ns", "/a/../b", "--target=1"] {
+            assert!(check(&config(path), "a").is_err(), "{path} was taken");
+        }
     }
 
     #[test]

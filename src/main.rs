@@ -36,8 +36,8 @@ use tracing_subscriber::EnvFilter;
 use backend::Backend;
 use backend::local::{Local, Names};
 use backend::rbd::{Rbd, Topology};
-use cluster::Clusters;
-use config::{Config, LogFormat};
+use cluster::{Clusters, ReadAffinity};
+use config::{Config, Label, LogFormat};
 use csi::proto::controller_server::ControllerServer;
 use csi::proto::identity_server::IdentityServer;
 use csi::proto::node_server::NodeServer;
@@ -146,7 +146,11 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
             config.command_timeout,
             ops.clone(),
         );
-        let rbd = rbd.with_limits(config.limits);
+        let affinity = ReadAffinity {
+            enabled: config.read_affinity,
+            labels: config.crush_labels.iter().map(|label| label.key.clone()).collect(),
+        };
+        let rbd = rbd.with_limits(config.limits).with_read_affinity(affinity, crush_labels(config, ops));
         return Arc::new(match topology(config, ops) {
             Some(topology) => rbd.with_topology(topology),
             None => rbd,
@@ -161,6 +165,23 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
     let recovered = local.clone();
     ops.background(async move { recovered.recover().await });
     local
+}
+
+/// The labels that say where this node is in the CRUSH map, where any cluster is read from what is near.
+fn crush_labels(config: &Config, ops: &Ops) -> Option<NodeLabels> {
+    let mut wanted = config.crush_labels.clone();
+    let named = Clusters::new(config.clusters.clone()).crush_labels();
+    if !config.node || !(config.read_affinity || named.is_some()) {
+        return None;
+    }
+    for key in named.unwrap_or_default() {
+        if wanted.iter().all(|label| label.key != key) {
+            wanted.push(Label { key, value: None });
+        }
+    }
+    let (values, reading) = NodeLabels::read(wanted, config.node_id.clone(), config.kubernetes.clone());
+    ops.background(reading);
+    Some(values)
 }
 
 /// Where nodes are. The controller needs the names of the labels alone, and so no Kubernetes.

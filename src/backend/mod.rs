@@ -7,8 +7,6 @@ pub(crate) mod rbd;
 mod size;
 mod types;
 
-use std::path::{Path, PathBuf};
-
 use async_trait::async_trait;
 use uuid::Uuid;
 
@@ -20,8 +18,8 @@ pub(crate) use blocks::{BlockQuery, Blocks, Extent};
 pub(crate) use size::SizeRange;
 pub(crate) use types::{
     Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
-    FormatMark, Image, Listing, Mode, Offer, Page, Parameters, Places, Publish, Segments, Severity, Shown,
-    Snapshot, Source, Target, Volume, VolumeState, is_in, is_static,
+    Detach, FormatMark, Image, Listing, Mapping, Mode, Offer, Page, Parameters, Places, Publish, Segments,
+    Severity, Shown, Snapshot, Source, Stashed, Target, Volume, VolumeState, is_in, is_static,
 };
 
 /// A storage system. Every method may be repeated without harm. What only some offer answers `Unbuilt` by itself.
@@ -103,13 +101,17 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Which image a node request means.
     async fn locate(&self, target: &Target) -> Result<Image>;
+    /// How it is going to be mapped here, as far as that is known before.
+    fn mapping(&self, _: &Target) -> Result<Mapping> {
+        Ok(Mapping::default())
+    }
     /// Shows the image on this node, having proved that nobody else writes to it.
     async fn attach(&self, request: &Attach) -> Result<Attached>;
-    /// Takes every device of the image away from this node but those that are `kept`; `shown`: the one that was mounted,
-    /// if any. No credential: NodeUnstageVolume carries none.
-    async fn detach(&self, image: &Image, shown: Option<&Path>, kept: &[PathBuf]) -> Result<()>;
+    /// Takes every device of the image away from this node but those that are kept. No credential: NodeUnstageVolume
+    /// carries none.
+    async fn detach(&self, request: &Detach<'_>) -> Result<()>;
     /// Images attached here that belong to a volume whose stash is lost.
-    async fn attached(&self, volume: &str) -> Result<Vec<Image>>;
+    async fn attached(&self, volume: &str) -> Result<Vec<Stashed>>;
     /// Lets the device on this node have the size that its image was grown to; answers that size in bytes.
     async fn refresh(&self, _: &Image) -> Result<u64> {
         unbuilt("NodeExpandVolume")

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -277,10 +277,43 @@ pub(crate) struct Attach {
     pub(crate) node: String,
 }
 
+/// How an image is mapped on this node: what the way back needs to know beside its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    /// By rbd-nbd, not by the kernel's own client.
+    pub(crate) nbd: bool,
+    /// Empty: not known yet.
+    pub(crate) device: String,
+    /// As `rbd unmap --options` takes them.
+    pub(crate) unmap_options: String,
+    /// Where rbd-nbd writes its log; empty: nowhere.
+    pub(crate) log_dir: String,
+    /// What becomes of the log at the unmap: remove, compress or preserve.
+    pub(crate) log_strategy: String,
+}
+
+/// An image and how it is mapped, as the stash has it, or, where that is lost, this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stashed {
+    pub(crate) image: Image,
+    pub(crate) mapping: Mapping,
+}
+
+/// An image that this node is to see no more.
+pub(crate) struct Detach<'a> {
+    pub(crate) volume: &'a str,
+    pub(crate) stashed: &'a Stashed,
+    /// The device that was mounted, if any.
+    pub(crate) shown: Option<&'a Path>,
+    /// Devices that stay.
+    pub(crate) kept: &'a [PathBuf],
+}
+
 /// An image that this node sees.
 #[derive(Debug, Clone)]
 pub(crate) struct Attached {
     pub(crate) shown: Shown,
+    pub(crate) mapping: Mapping,
     /// Nothing may be written, whatever the request would allow.
     pub(crate) read_only: bool,
     /// It is to be read, and its journal to be replayed before: mounted once, read-write, then taken away and attached anew.

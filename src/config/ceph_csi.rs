@@ -30,11 +30,7 @@ const IGNORED: &[(&str, Switch)] = &[
 ];
 
 /// Flags of ceph-csi whose meaning is not built yet: refused unless they are switched off, never ignored.
-const UNBUILT: &[(&str, Switch)] = &[
-    ("crush-location-labels", Switch(false)),
-    ("enable-fencing", Switch(true)),
-    ("enable-read-affinity", Switch(true)),
-];
+const UNBUILT: &[(&str, Switch)] = &[("enable-fencing", Switch(true))];
 
 /// A switch takes its value, if any, behind `=`; another flag takes the next word too.
 #[derive(Clone, Copy)]

@@ -55,14 +55,23 @@ impl Flags {
                 ));
             }
             Some(label) if node && self.kubernetes_service_host.is_empty() => {
-                return Err(format!(
-                    "--domainlabels={}: outside of Kubernetes (KUBERNETES_SERVICE_HOST is not set) give each label its value: {}=…",
-                    self.domainlabels, label.key
-                ));
+                return Err(without_kubernetes("--domainlabels", &self.domainlabels, label));
             }
             _ => {}
         }
         Ok(labels)
+    }
+
+    pub(super) fn crush_labels(&self, node: bool) -> Result<Vec<Label>, String> {
+        let (flag, text) = ("--crush-location-labels", &self.crush_location_labels);
+        let labels = parse(flag, text)?;
+        let read = labels.iter().find(|label| label.value.is_none());
+        match read {
+            Some(label) if node && self.enable_read_affinity && self.kubernetes_service_host.is_empty() => {
+                Err(without_kubernetes(flag, text, label))
+            }
+            _ => Ok(labels),
+        }
     }
 
     pub(super) fn kubernetes(&self) -> Kubernetes {
@@ -72,6 +81,13 @@ impl Flags {
             account: self.service_account.clone(),
         }
     }
+}
+
+fn without_kubernetes(flag: &str, text: &str, label: &Label) -> String {
+    format!(
+        "{flag}={text}: outside of Kubernetes (KUBERNETES_SERVICE_HOST is not set) give each label its value: {}=…",
+        label.key
+    )
 }
 
 /// `zone,topology.kubernetes.io/region=r1`: empty is none, as charts render it.

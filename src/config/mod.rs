@@ -92,6 +92,12 @@ pub(crate) struct Flags {
     service_account: PathBuf,
     #[command(flatten)]
     limits: Limits,
+    /// Nodes read from replicas that are near, as far as their labels and config.json tell what is
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    enable_read_affinity: bool,
+    /// Labels of the Node object that say where this node is in the CRUSH map, as --domainlabels has them
+    #[arg(long, default_value = "", hide_default_value = true)]
+    crush_location_labels: String,
     /// With --type=local: the folder that holds the volumes, on a filesystem with room for them
     #[arg(long, default_value = "/var/lib/ceph-rbd-csi")]
     local_root: PathBuf,
@@ -146,6 +152,10 @@ pub(crate) struct Config {
     pub(crate) domain_labels: Vec<Label>,
     pub(crate) kubernetes: Kubernetes,
     pub(crate) limits: Limits,
+    /// Whether nodes read from replicas that are near, where config.json does not say for a cluster.
+    pub(crate) read_affinity: bool,
+    /// What says what is near.
+    pub(crate) crush_labels: Vec<Label>,
     /// Some: the embedded backend.
     pub(crate) local: Option<LocalRoot>,
     /// Where they are told, and by which path.
@@ -204,6 +214,7 @@ impl Flags {
         let driver_name = driver_name(&self.drivername, self.kind)?;
         let domain_labels = self.domain_labels(&driver_name, node)?;
         let kubernetes = self.kubernetes();
+        let crush_labels = self.crush_labels(node)?;
         Ok(Config {
             endpoint,
             controller,
@@ -220,6 +231,8 @@ impl Flags {
             domain_labels,
             kubernetes,
             limits: self.limits,
+            read_affinity: self.enable_read_affinity,
+            crush_labels,
             local,
             metrics,
             log_format: self.log_format,
@@ -324,6 +337,17 @@ mod tests {
     #[test]
     fn no_service_named_means_both() {
         assert!(check("--type=rbd --nodeid n").expect("both").serves_both());
+    }
+
+    #[test]
+    fn read_affinity_is_spelt_as_ceph_csi_spells_it() {
+        let args = "--type=rbd --nodeid n --enable-read-affinity=true --crush-location-labels=";
+        let config = check(&format!("{args}a/zone=z,b/rack=r")).expect("labels with values");
+        let keys: Vec<_> = config.crush_labels.iter().map(|label| label.key.as_str()).collect();
+        assert_eq!((config.read_affinity, keys), (true, vec!["a/zone", "b/rack"]));
+        assert!(check(&format!("{args}a/zone")).is_err_and(|error| error.contains("a/zone=…")));
+        let none = check("--type=rbd --nodeid n --enable-read-affinity=false --crush-location-labels=a/zone");
+        assert!(!none.expect("flags").read_affinity);
     }
 
     #[test]

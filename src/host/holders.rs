@@ -65,6 +65,10 @@ fn mounted(process: &Path, number: &str, device: &Path) -> Option<String> {
 }
 
 fn opened(process: &Path, device: &Path) -> Option<String> {
+    // Its own daemon serves a device, and keeps it open for that.
+    if fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "rbd-nbd") {
+        return None;
+    }
     let open = entries(process.join("fd"))
         .into_iter()
         .any(|fd| fs::read_link(fd).is_ok_and(|target| target == device));

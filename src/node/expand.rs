@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::backend::{Attach, FormatMark, Image};
+use crate::backend::{Attach, FormatMark, Image, Stashed};
 use crate::error::{Error, Result, chain};
 use crate::fs::{self, Check, NotGrown};
 use crate::host::Mount;
@@ -38,11 +38,11 @@ impl Node {
 
     /// The stash names it; where that is lost, the kernel does.
     async fn image(&self, volume: &str, staged: &Mount) -> Result<Image> {
-        if let Some(Found::Image(image)) = staged.target.parent().map(stash::read).transpose()? {
-            return Ok(image);
+        if let Some(Found::Stashed(stashed)) = staged.target.parent().map(stash::read).transpose()? {
+            return Ok(stashed.image);
         }
         let images = self.backend.attached(volume).await?;
-        let [image] = images.as_slice() else {
+        let [Stashed { image, .. }] = images.as_slice() else {
             return Err(Error::Precondition(format!(
                 "the stash beside {} is lost, and {} images attached to this node could be volume {volume}: unstage it, \
                  and stage it again",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::backend::{Ailment, Severity};
+use crate::backend::{Ailment, Severity, Stashed};
 use crate::error::{Error, Result};
 use crate::host::Mount;
 
@@ -20,7 +20,7 @@ impl Node {
             .ok_or_else(|| Error::NotFound(format!("volume {volume} is not staged on this node")))?;
         let mut found = ailments(staged, Path::new(SYS));
         // Whatever else a stash may be is for unstage to deal with.
-        if let Some(Ok(Found::Image(image))) = staged.target.parent().map(stash::read) {
+        if let Some(Ok(Found::Stashed(Stashed { image, .. }))) = staged.target.parent().map(stash::read) {
             found.extend(self.backend.image_health(&image));
         }
         Ok(found)

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Access, Attach, Attached, Shown};
+use crate::backend::{Access, Attach, Attached, Detach, Shown, Stashed};
 use crate::error::{Error, Result, chain};
 use crate::fs::{self, Content};
 use crate::host::MountCall;
@@ -53,7 +53,9 @@ impl Node {
         }
         self.clear(&place).await?;
         self.backend.mark_replayed(attach).await?;
-        self.backend.detach(&attach.image, Some(device), &[]).await
+        let stashed = Stashed { image: attach.image.clone(), mapping: attached.mapping.clone() };
+        let volume = request.target.volume.as_str();
+        self.backend.detach(&Detach { volume, stashed: &stashed, shown: Some(device), kept: &[] }).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::backend::{Access, Attach, Attached, Capability, FormatMark, Shown};
+use crate::backend::{Access, Attach, Attached, Capability, Detach, FormatMark, Shown};
 use crate::error::{Error, Result, chain};
 use crate::fs::{self, Content};
 use crate::host::{Mount, MountCall};
@@ -57,7 +57,7 @@ impl Node {
     pub(crate) async fn unstage(&self, volume: &str, staging: &Path) -> Result<()> {
         let place = place(staging, volume);
         let images = match stash::read(staging)? {
-            Found::Image(image) => vec![image],
+            Found::Stashed(stashed) => vec![stashed],
             Found::Nothing => self.backend.attached(volume).await?,
             Found::Torn(why) => {
                 tracing::warn!(staging = %staging.display(), "the stash cannot be used ({why}): what is attached here is looked for instead");
@@ -78,19 +78,24 @@ impl Node {
         // What is staged at another path keeps its device: this may be the way back from a stage that was refused.
         let mounts = self.host.mounts()?.into_iter().filter(|mount| is_staged(mount, volume));
         let kept: Vec<PathBuf> = mounts.filter_map(|mount| mount.device_path()).collect();
-        for image in &images {
-            self.backend.detach(image, shown.as_deref(), &kept).await?;
+        for stashed in &images {
+            let request = Detach { volume, stashed, shown: shown.as_deref(), kept: &kept };
+            self.backend.detach(&request).await?;
         }
         stash::remove(staging)
     }
 
     async fn attach(&self, request: &StageVolume) -> Result<(Attach, Attached)> {
         let attach = self.attachment(request).await?;
-        stash::write(&request.staging, &attach.image)?;
+        let mapping = self.backend.mapping(&request.target)?;
+        stash::write(&request.staging, &attach.image, &mapping)?;
         let mut attached = self.backend.attach(&attach).await?;
         if attached.to_replay {
             self.replay(request, &attach, &attached).await?;
             attached = self.backend.attach(&attach).await?;
+        }
+        if attached.mapping != mapping {
+            stash::write(&request.staging, &attach.image, &attached.mapping)?;
         }
         Ok((attach, attached))
     }

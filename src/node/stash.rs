@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::Image;
+use crate::backend::{Image, Mapping, Stashed};
 use crate::error::{Error, Result};
 use crate::host::files;
 
@@ -19,7 +19,7 @@ pub(super) enum Found {
     Nothing,
     /// There is a file, and it cannot be used; the text says why.
     Torn(String),
-    Image(Image),
+    Stashed(Stashed),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,18 +45,19 @@ struct Stash {
     log_strategy: String,
 }
 
-pub(super) fn write(staging: &Path, image: &Image) -> Result<()> {
+pub(super) fn write(staging: &Path, image: &Image, mapping: &Mapping) -> Result<()> {
+    let (image, mapping) = (image.clone(), mapping.clone());
     let stash = Stash {
         version: 3,
-        pool: image.pool.clone(),
-        namespace: image.namespace.clone(),
-        image: image.name.clone(),
-        unmap_options: String::new(),
-        nbd: false,
+        pool: image.pool,
+        namespace: image.namespace,
+        image: image.name,
+        unmap_options: mapping.unmap_options,
+        nbd: mapping.nbd,
         encrypted: false,
-        device: String::new(),
-        log_dir: String::new(),
-        log_strategy: String::new(),
+        device: mapping.device,
+        log_dir: mapping.log_dir,
+        log_strategy: mapping.log_strategy,
     };
     let failed = |error| Error::internal(format!("writing {}", staging.join(FILE).display()), error);
     let text = serde_json::to_vec(&stash).map_err(|error| failed(io::Error::other(error)))?;
@@ -74,24 +75,28 @@ pub(super) fn read(staging: &Path) -> Result<Found> {
         Ok(stash) if stash.pool.is_empty() || stash.image.is_empty() => {
             Found::Torn("it names no image".to_owned())
         }
-        Ok(stash) => match unbuilt(&stash) {
-            Some(what) => {
-                return Err(Error::Precondition(format!(
-                    "{} says that the volume uses {what}, which this version cannot take down: let the driver that staged it unstage it",
-                    path.display()
-                )));
-            }
-            None => Found::Image(Image { pool: stash.pool, namespace: stash.namespace, name: stash.image }),
-        },
+        Ok(stash) if stash.encrypted => {
+            return Err(Error::Precondition(format!(
+                "{} says that the volume uses encryption, which this version cannot take down: let the driver that staged it unstage it",
+                path.display()
+            )));
+        }
+        Ok(stash) => Found::Stashed(stash.into_stashed()),
         Err(error) => Found::Torn(error.to_string()),
     })
 }
 
-fn unbuilt(stash: &Stash) -> Option<&'static str> {
-    match (stash.nbd, stash.encrypted) {
-        (true, _) => Some("rbd-nbd"),
-        (_, true) => Some("encryption"),
-        (false, false) => None,
+impl Stash {
+    fn into_stashed(self) -> Stashed {
+        let image = Image { pool: self.pool, namespace: self.namespace, name: self.image };
+        let mapping = Mapping {
+            nbd: self.nbd,
+            device: self.device,
+            unmap_options: self.unmap_options,
+            log_dir: self.log_dir,
+            log_strategy: self.log_strategy,
+        };
+        Stashed { image, mapping }
     }
 }
 
@@ -122,13 +127,28 @@ mod tests {
         Image { pool: "p".to_owned(), namespace: namespace.to_owned(), name: "i".to_owned() }
     }
 
+    fn found(namespace: &str, nbd: bool) -> Found {
+        Found::Stashed(Stashed { image: image(namespace), mapping: Mapping { nbd, ..Mapping::default() } })
+    }
+
+    fn by_nbd() -> Mapping {
+        Mapping {
+            nbd: true,
+            device: "/dev/nbd0".to_owned(),
+            unmap_options: "u".to_owned(),
+            log_dir: "/l".to_owned(),
+            log_strategy: "compress".to_owned(),
+        }
+    }
+
     #[test]
     fn what_is_written_is_read_back_in_ceph_csi_s_schema() {
         let folder = tempfile::tempdir().expect("a folder");
-        write(folder.path(), &image("n")).expect("written");
-        assert_eq!(read(folder.path()).expect("read"), Found::Image(image("n")));
+        write(folder.path(), &image("n"), &by_nbd()).expect("written");
+        let stashed = Stashed { image: image("n"), mapping: by_nbd() };
+        assert_eq!(read(folder.path()).expect("read"), Found::Stashed(stashed));
         let text = fs::read_to_string(folder.path().join(FILE)).expect("text");
-        let expected = r#"{"Version":3,"pool":"p","radosNamespace":"n","image":"i","unmapOptions":"","accessType":false,"encrypted":false,"device":"","logDir":"","logFileStrategy":""}"#;
+        let expected = r#"{"Version":3,"pool":"p","radosNamespace":"n","image":"i","unmapOptions":"u","accessType":true,"encrypted":false,"device":"/dev/nbd0","logDir":"/l","logFileStrategy":"compress"}"#;
         assert_eq!(text, expected);
         remove(folder.path()).expect("removed");
         assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 0);
@@ -137,13 +157,13 @@ mod tests {
     #[test]
     fn older_versions_are_read() {
         assert_eq!(
-            check(r#"{"Version":1,"pool":"p","image":"i","accessType":false}"#).expect("v1"),
-            Found::Image(image(""))
+            check(r#"{"Version":1,"pool":"p","image":"i","accessType":true}"#).expect("v1"),
+            found("", true)
         );
         assert_eq!(
             check(r#"{"Version":2,"pool":"p","image":"i","accessType":false,"encrypted":false}"#)
                 .expect("v2"),
-            Found::Image(image(""))
+            found("", false)
         );
     }
 
@@ -157,7 +177,6 @@ mod tests {
 
     #[test]
     fn what_another_driver_staged_and_this_one_cannot_is_refused() {
-        assert!(check(r#"{"Version":3,"pool":"p","image":"i","accessType":true}"#).is_err());
         assert!(check(r#"{"Version":3,"pool":"p","image":"i","encrypted":true}"#).is_err());
     }
 }

@@ -48,19 +48,26 @@ impl Scene {
 
     /// Writes config.json.
     pub(crate) fn configure(&self, monitors: &str) {
-        self.write_config(monitors, &json!({ "radosNamespace": self.corner.namespace }));
+        self.configure_with(monitors, json!({}), json!({}));
     }
 
     /// With a credential for the calls that carry no secrets, and the pools that are listed.
     pub(crate) fn listing(self, pools: &[&str]) -> Self {
         let credential = json!({ "userID": "csi", "keyFile": lab().dir.join("csi.key"), "pools": pools });
-        let rbd = json!({ "radosNamespace": self.corner.namespace, "credential": credential });
-        self.write_config(&lab().monitors, &rbd);
+        self.configure_with(&lab().monitors, json!({}), json!({ "credential": credential }));
         self
     }
 
-    fn write_config(&self, monitors: &str, rbd: &Value) {
-        let config = json!([{ "clusterID": CLUSTER, "monitors": [monitors], "rbd": rbd }]);
+    /// With more in the cluster's entry, and in its `rbd`.
+    pub(crate) fn configure_with(&self, monitors: &str, entry: Value, rbd: Value) {
+        let merged = |mut known: Value, more: Value| {
+            let map = known.as_object_mut().expect("an object");
+            map.extend(more.as_object().expect("an object").clone());
+            known
+        };
+        let rbd = merged(json!({ "radosNamespace": self.corner.namespace }), rbd);
+        let entry = merged(json!({ "clusterID": CLUSTER, "monitors": [monitors], "rbd": rbd }), entry);
+        let config = json!([entry]);
         fs::write(self.path("config.json"), config.to_string()).expect("config.json");
     }
 
@@ -105,8 +112,10 @@ impl Drop for Scene {
         }
         for maps in self.nodes.borrow().iter().filter(|maps| maps.exists()) {
             for (_, device) in mapped(maps, &self.corner.namespace) {
-                let unmap = ["unmap", "--options", "force", &device];
-                let _ = Command::new("rbd").args(unmap).env("RBD_STANDIN_DIR", maps).output();
+                for how in [["--options", "force"], ["--device-type", "nbd"]] {
+                    let mut unmap = Command::new("rbd");
+                    let _ = unmap.arg("unmap").args(how).arg(&device).env("RBD_STANDIN_DIR", maps).output();
+                }
             }
         }
     }

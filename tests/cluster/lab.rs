@@ -158,14 +158,20 @@ impl Corner {
     }
 }
 
-/// The images mapped on a node, with their devices, as `rbd device list` tells them.
+/// The images mapped on a node, with their devices, by krbd and by rbd-nbd, as `rbd device list` tells them.
 pub(crate) fn mapped(maps: &Path, namespace: &str) -> Vec<(String, String)> {
+    let all = ["krbd", "nbd"].iter().flat_map(|client| mapped_by(client, maps, namespace));
+    all.collect()
+}
+
+pub(crate) fn mapped_by(client: &str, maps: &Path, namespace: &str) -> Vec<(String, String)> {
     let mut command = Command::new("rbd");
-    command.args(["device", "list", "--format=json"]).env("RBD_STANDIN_DIR", maps);
+    command.args(["device", "list", "--format=json", "--device-type", client]).env("RBD_STANDIN_DIR", maps);
     let listed = try_run(&mut command).unwrap_or_else(|error| panic!("{error}"));
     let listed: Vec<Value> = serde_json::from_str(&listed).expect("a list of devices");
     let ours = listed.iter().filter(|device| text(&device["namespace"]) == namespace);
-    ours.map(|device| (text(&device["name"]), text(&device["device"]))).collect()
+    let name = |device: &Value| text(device.get("name").unwrap_or(&device["image"]));
+    ours.map(|device| (name(device), text(&device["device"]))).collect()
 }
 
 fn json(program: &str, args: &[&str]) -> Value {

@@ -28,6 +28,7 @@ mod lifecycle;
 mod limits;
 mod lists;
 mod many;
+mod mapping;
 mod outlive;
 mod qos;
 mod readers;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 
-use crate::backend::{Attach, Attached, FormatMark, Image, Shown, Target};
+use crate::backend::{Attach, Attached, FormatMark, Image, Mapping, Shown, Target};
 use crate::error::{Error, Result, chain};
 use crate::host::holders;
 use crate::id::VolumeId;
@@ -42,18 +42,20 @@ impl Local {
             if !io(|| directory::is_held(&folder, &meta)) {
                 directory::enforce(self.host.as_ref(), &folder, &meta).await?;
             }
-            return Ok(Attached {
-                shown: Shown::Directory(root::data(&folder)),
-                read_only,
-                to_replay: false,
-                format,
-            });
+            let shown = Shown::Directory(root::data(&folder));
+            return Ok(Attached { shown, mapping: Mapping::default(), read_only, to_replay: false, format });
         }
         let file = root::image(&folder);
         whole(&file, &meta)?;
         // A read-only mount of a filesystem replays its journal first, which a read-only device would not let it.
         let device = self.device(&file, read_only && request.block, meta.direct_io).await?;
-        Ok(Attached { shown: Shown::Device(device), read_only, to_replay: false, format })
+        Ok(Attached {
+            shown: Shown::Device(device),
+            mapping: Mapping::default(),
+            read_only,
+            to_replay: false,
+            format,
+        })
     }
 
     pub(super) async fn detach_image(

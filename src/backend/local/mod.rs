@@ -24,8 +24,8 @@ use uuid::Uuid;
 
 use crate::backend::{
     Access, Ailment, Attach, Attached, Backend, Capability, Capacity, CapacityQuery, CreateSnapshot,
-    CreateVolume, FormatMark, Image, Listing, Offer, Page, Parameters, Publish, Segments, SizeRange,
-    Snapshot, Target, Volume, VolumeState,
+    CreateVolume, Detach, FormatMark, Image, Listing, Mapping, Offer, Page, Parameters, Publish, Segments,
+    SizeRange, Snapshot, Stashed, Target, Volume, VolumeState,
 };
 use crate::cluster::Secrets;
 use crate::config::LocalRoot;
@@ -288,12 +288,13 @@ impl Backend for Local {
         self.attach_image(request).await
     }
 
-    async fn detach(&self, image: &Image, shown: Option<&Path>, kept: &[PathBuf]) -> Result<()> {
-        self.detach_image(image, shown, kept).await
+    async fn detach(&self, request: &Detach<'_>) -> Result<()> {
+        self.detach_image(&request.stashed.image, request.shown, request.kept).await
     }
 
-    async fn attached(&self, volume: &str) -> Result<Vec<Image>> {
-        self.attached_images(volume).await
+    async fn attached(&self, volume: &str) -> Result<Vec<Stashed>> {
+        let images = self.attached_images(volume).await?;
+        Ok(images.into_iter().map(|image| Stashed { image, mapping: Mapping::default() }).collect())
     }
 
     async fn refresh(&self, image: &Image) -> Result<u64> {

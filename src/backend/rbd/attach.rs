@@ -1,25 +1,20 @@
-//! The node's side of an image: which one a request means, mapping it with one writer proved, unmapping it.
+//! The node's side of an image: which one a request means, and mapping it with one writer proved.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use crate::backend::{Attach, Attached, FormatMark, Image, Mode, Shown, Target};
+use crate::backend::{Attach, Attached, FormatMark, Image, Mapping, Mode, Shown, Target};
 use crate::cluster::Access;
 use crate::error::{Error, Result};
-use crate::host::{Cmd, Slot, holders};
 use crate::id::VolumeId;
 
-use super::cli::{Cli, errno, explain};
+use super::cli::Cli;
 use super::find::not_found;
-use super::json::{Device, Devices, Watcher};
+use super::json::{Device, Watcher};
+use super::mapping::Wanted;
 use super::meta::{self, Meta};
 use super::params::check_plain;
 use super::readers::Purpose;
 use super::{Rbd, settled_watchers};
-
-/// Tries to unmap a busy device: who looks at it only in passing (udev, blkid) is gone by then.
-const UNMAP_TRIES: u32 = 8;
-const UNMAP_AGAIN: Duration = Duration::from_millis(500);
 
 impl Rbd {
     pub(super) fn target_access(&self, target: &Target) -> Result<Access> {
@@ -32,6 +27,7 @@ impl Rbd {
 
     pub(super) async fn locate_image(&self, target: &Target) -> Result<Image> {
         as_built(target)?;
+        Wanted::of_context(&target.context)?;
         let access = self.target_access(target)?;
         let cli = self.cli(&access);
         let mut image = if target.is_static() {
@@ -56,26 +52,28 @@ impl Rbd {
 
     pub(super) async fn attach_image(&self, request: &Attach) -> Result<Attached> {
         let access = self.target_access(&request.target)?;
+        let wanted = Wanted::of_context(&request.target.context)?;
         let cli = self.cli(&access);
         let image = &request.image;
         let (meta, devices) = tokio::try_join!(cli.meta(image), self.devices())?;
         let meta = meta
             .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
         let purpose = Purpose::of(request, &meta);
-        let local = self.usable(image, local_device(image, &devices)?, purpose).await?;
+        let local = self.usable(request, &wanted, local_device(image, &devices)?, purpose).await?;
         let mirrors = self.mirrors(&cli, image).await?;
         let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors };
-        writer.alone_before(local.as_deref()).await?;
+        writer.alone_before(local.as_ref().map(|device| device.path.as_str())).await?;
         if purpose == Purpose::Write {
             self.forget_replay(&cli, request, &meta).await?;
         }
         let device = match &local {
             Some(device) => device.clone(),
-            None => cli.map(image, purpose == Purpose::Read).await?,
+            None => self.map(&cli, request, &wanted, purpose == Purpose::Read).await?,
         };
-        let proved = writer.alone_after(&device).await;
+        let mapping = Mapping { device: device.path.clone(), ..wanted.mapping(device.client()) };
+        let proved = writer.alone_after(&device.path).await;
         if let (Err(_), None) = (&proved, &local) {
-            self.unmap(image, &device).await?;
+            self.unmap(image, &device, &mapping).await?;
         }
         proved?;
         let mut format = format_mark(request, &meta);
@@ -84,53 +82,12 @@ impl Rbd {
             format = format_mark(request, &cli.meta(image).await?.unwrap_or_default());
         }
         Ok(Attached {
-            shown: Shown::Device(device.into()),
+            shown: Shown::Device(device.path.into()),
+            mapping,
             read_only: purpose != Purpose::Write,
             to_replay: purpose == Purpose::Replay,
             format,
         })
-    }
-
-    pub(super) async fn detach_image(&self, image: &Image, kept: &[PathBuf]) -> Result<()> {
-        let (devices, mounts) = (self.devices().await?, self.host.mounts()?);
-        for device in devices.iter().filter(|device| shows(device, image)) {
-            let path = Path::new(&device.path);
-            if kept.iter().any(|kept| kept == path) {
-                continue;
-            }
-            // A device node that is bound somewhere does not keep krbd from unmapping it: the next volume would get its
-            // number, and a pod write into that.
-            if let Some(mount) = mounts.iter().find(|mount| mount.device_path().as_deref() == Some(path)) {
-                return Err(Error::Precondition(format!(
-                    "image {image} still shows at {} by {}: unmount it there first",
-                    mount.target.display(),
-                    device.path
-                )));
-            }
-            self.unmap(image, &device.path).await?;
-        }
-        Ok(())
-    }
-
-    pub(super) async fn attached_images(&self, volume: &str) -> Result<Vec<Image>> {
-        let id = VolumeId::parse(volume).ok();
-        let ours = |name: &str| match &id {
-            Some(id) => name.ends_with(&id.uuid.to_string()),
-            None => name == volume,
-        };
-        let devices = self.devices().await?.into_iter().filter(|device| ours(&device.name));
-        Ok(devices.map(|Device { pool, namespace, name, .. }| Image { pool, namespace, name }).collect())
-    }
-
-    /// A listing that fails is an error, never "nothing is mapped": a second map of an image only warns.
-    pub(super) async fn devices(&self) -> Result<Vec<Device>> {
-        let list =
-            Cmd::new("rbd", ["device", "list", "--device-type", "krbd", "--format=json"]).slot(Slot::Cluster);
-        let what = "listing the mapped images of this node";
-        let output = self.host.run(list).await.map_err(|error| explain(what, error))?;
-        let devices: Devices =
-            serde_json::from_slice(&output.stdout).map_err(|error| Error::internal(what, error))?;
-        Ok(devices.0)
     }
 
     /// `mirrorDaemonCount` is the cluster's; it counts for images that are mirrored, and is asked for only then.
@@ -138,24 +95,6 @@ impl Rbd {
         let daemons = cli.access.mirror_daemons;
         let info = if daemons > 0 { cli.info(image).await? } else { None };
         Ok(info.map_or(0, |info| info.mirrors(daemons)))
-    }
-
-    async fn unmap(&self, image: &Image, device: &str) -> Result<()> {
-        for _ in 0..UNMAP_TRIES {
-            let args = ["unmap", device, "--device-type", "krbd", "--options", "noudev"];
-            match self.host.run(Cmd::new("rbd", args).slot(Slot::Cluster)).await {
-                Ok(_) => return Ok(()),
-                // Not mapped any more.
-                Err(error) if error.exit() == Some(errno::INVAL) => return Ok(()),
-                Err(error) if error.exit() == Some(errno::BUSY) => tokio::time::sleep(UNMAP_AGAIN).await,
-                Err(error) => return Err(explain(&format!("unmapping {image} from {device}"), error)),
-            }
-        }
-        let holders = holders::of(Path::new(device)).await;
-        let holders = holders.as_deref().unwrap_or("nobody that /proc shows");
-        Err(Error::Precondition(format!(
-            "image {image} cannot be unmapped: {device} is held by {holders}: end that first"
-        )))
     }
 }
 
@@ -284,12 +223,14 @@ impl Rbd {
     }
 }
 
-fn local_device(image: &Image, devices: &[Device]) -> Result<Option<String>> {
-    let mut here = devices.iter().filter(|device| shows(device, image)).map(|device| device.path.clone());
-    match (here.next(), here.next()) {
-        (first, None) => Ok(first),
-        (first, second) => Err(Error::Precondition(format!(
-            "image {image} is mapped more than once on this node ({first:?}, {second:?}): unstage it, or rbd unmap one"
+fn local_device(image: &Image, devices: &[Device]) -> Result<Option<Device>> {
+    let here: Vec<&Device> = devices.iter().filter(|device| shows(device, image)).collect();
+    match here.as_slice() {
+        [] => Ok(None),
+        [only] => Ok(Some((*only).clone())),
+        [first, second, ..] => Err(Error::Precondition(format!(
+            "image {image} is mapped more than once on this node ({}, {}): unstage it, or rbd unmap one",
+            first.path, second.path
         ))),
     }
 }
@@ -310,8 +251,6 @@ fn format_mark(request: &Attach, meta: &Meta) -> FormatMark {
 fn as_built(target: &Target) -> Result<()> {
     let unbuilt = target.context.iter().find(|(key, value)| match (key.as_str(), value.as_str()) {
         ("encrypted", value) => !matches!(value, "" | "false"),
-        ("mounter", value) => !matches!(value, "" | "rbd" | "krbd"),
-        ("mapOptions" | "unmapOptions", value) => !value.is_empty(),
         _ => false,
     });
     match unbuilt {

@@ -196,6 +196,9 @@ pub(super) struct Devices(#[serde(deserialize_with = "list_or_map")] pub(super) 
 /// A mapped image.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Device {
+    /// Mapped by rbd-nbd, not by krbd: they are listed apart.
+    #[serde(skip)]
+    pub(super) nbd: bool,
     pub(super) pool: String,
     #[serde(default)]
     pub(super) namespace: String,
@@ -260,6 +263,9 @@ mod tests {
             let devices: Devices = serde_json::from_str(text).expect("devices");
             assert_eq!(devices.0[0].path, "/dev/rbd0");
         }
+        let nbd = r#"[{"id":379,"pool":"p","namespace":"","image":"i","snap":"","device":"/dev/nbd0","cookie":"c"}]"#;
+        let devices: Devices = serde_json::from_str(nbd).expect("devices");
+        assert_eq!((devices.0[0].name.as_str(), devices.0[0].path.as_str()), ("i", "/dev/nbd0"));
         for text in [
             r#"{"watchers":{"watcher":{"address":"a"}}}"#,
             r#"{"watchers":[{"address":"a","client":1,"cookie":2}]}"#,

@@ -7,6 +7,7 @@ mod cli;
 mod clone;
 mod create;
 mod delete;
+mod devices;
 mod diff;
 mod expand;
 mod extents;
@@ -17,6 +18,7 @@ mod index;
 mod json;
 mod kernel;
 mod lists;
+mod mapping;
 mod meta;
 mod modify;
 mod params;
@@ -41,18 +43,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::backend::{
     Ailment, Attach, Attached, Backend, BlockQuery, Blocks, Capability, Capacity, CapacityQuery,
-    CreateSnapshot, CreateVolume, FormatMark, Image, Listing, Offer, Page, Parameters, Publish, Segments,
-    SizeRange, Snapshot, Target, Volume, VolumeState,
+    CreateSnapshot, CreateVolume, Detach, FormatMark, Image, Listing, Mapping, Offer, Page, Parameters,
+    Publish, Segments, SizeRange, Snapshot, Stashed, Target, Volume, VolumeState,
 };
-use crate::cluster::{Access, Clusters, Secrets};
+use crate::cluster::{Access, Clusters, ReadAffinity, Secrets};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid, volume_uuid};
+use crate::labels::NodeLabels;
 use crate::ops::Ops;
 
 use behind::Behind;
@@ -60,6 +64,7 @@ use cli::Cli;
 use find::not_found;
 use flatten::Flattens;
 use json::Watcher;
+use mapping::{Client, Wanted};
 use params::{Plan, snapshot_prefix};
 use pools::Pools;
 use report::Reports;
@@ -97,10 +102,18 @@ pub(crate) struct Rbd {
     sysfs: PathBuf,
     /// Devices that are being asked for their size.
     refreshing: Arc<Mutex<HashSet<String>>>,
+    /// By the flags.
+    read_affinity: ReadAffinity,
+    /// Labels of this node.
+    /// Of this node, that say where it is in the CRUSH map.
+    labels: Option<NodeLabels>,
+    /// What the installed rbd-nbd says that it takes.
+    nbd_help: OnceCell<String>,
 }
 
 impl Rbd {
-    /// `deadline`: `--command-timeout`.
+    /// `deadline`: `--command-timeout`. `labels`: of this node.
+    #[expect(clippy::too_many_arguments, reason = "each is one thing that main knows, and it is called once")]
     pub(crate) fn new(
         host: Arc<dyn Host>,
         clusters: Clusters,
@@ -141,6 +154,9 @@ impl Rbd {
             limits: Limits::default(),
             sysfs,
             refreshing: Arc::default(),
+            read_affinity: ReadAffinity::default(),
+            labels: None,
+            nbd_help: OnceCell::new(),
         }
     }
 
@@ -152,6 +168,11 @@ impl Rbd {
     pub(crate) fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
+    }
+
+    /// Nodes read from what is near them, as their labels tell.
+    pub(crate) fn with_read_affinity(self, read_affinity: ReadAffinity, labels: Option<NodeLabels>) -> Self {
+        Self { read_affinity, labels, ..self }
     }
 
     /// Nodes, and so perhaps pools, are in different places.
@@ -275,15 +296,20 @@ impl Backend for Rbd {
         self.locate_image(target).await
     }
 
+    fn mapping(&self, target: &Target) -> Result<Mapping> {
+        let wanted = Wanted::of_context(&target.context)?;
+        Ok(wanted.mapping(if wanted.nbd { Client::Nbd } else { Client::Krbd }))
+    }
+
     async fn attach(&self, request: &Attach) -> Result<Attached> {
         self.attach_image(request).await
     }
 
-    async fn detach(&self, image: &Image, _: Option<&Path>, kept: &[PathBuf]) -> Result<()> {
-        self.detach_image(image, kept).await
+    async fn detach(&self, request: &Detach<'_>) -> Result<()> {
+        self.detach_image(request).await
     }
 
-    async fn attached(&self, volume: &str) -> Result<Vec<Image>> {
+    async fn attached(&self, volume: &str) -> Result<Vec<Stashed>> {
         self.attached_images(volume).await
     }
 

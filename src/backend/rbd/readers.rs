@@ -4,12 +4,14 @@
 
 use std::path::Path;
 
-use crate::backend::{Attach, Image};
+use crate::backend::{Attach, Detach, Mapping, Stashed};
 use crate::error::Result;
 use crate::id::VolumeId;
 
 use super::Rbd;
 use super::cli::Cli;
+use super::json::Device;
+use super::mapping::Wanted;
 use super::meta::{self, Meta};
 
 /// What a node does with an image.
@@ -58,16 +60,20 @@ impl Rbd {
     /// A device of this node, unless it was mapped for something else: a killed call may have left that.
     pub(super) async fn usable(
         &self,
-        image: &Image,
-        device: Option<String>,
+        request: &Attach,
+        wanted: &Wanted,
+        device: Option<Device>,
         purpose: Purpose,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<Device>> {
         let Some(device) = device else { return Ok(None) };
-        let fits = is_read_only(&device).is_none_or(|read_only| read_only == (purpose == Purpose::Read));
+        let fits = is_read_only(&device.path).is_none_or(|read_only| read_only == (purpose == Purpose::Read));
         if fits {
             return Ok(Some(device));
         }
-        self.detach_image(image, &[]).await?;
+        let mapping = Mapping { device: device.path.clone(), ..wanted.mapping(device.client()) };
+        let stashed = Stashed { image: request.image.clone(), mapping };
+        let (volume, shown) = (request.target.volume.as_str(), None);
+        self.detach_image(&Detach { volume, stashed: &stashed, shown, kept: &[] }).await?;
         Ok(None)
     }
 }
@@ -82,7 +88,7 @@ fn is_read_only(device: &str) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Mode, Target};
+    use crate::backend::{Image, Mode, Target};
     use crate::cluster::Secrets;
     use crate::id::volume_uuid;
 

@@ -26,6 +26,7 @@ pub(super) use trash::{Removal, Restored};
 pub(super) mod errno {
     pub(in super::super) const PERM: i32 = 1;
     pub(in super::super) const NOENT: i32 = 2;
+    pub(in super::super) const NXIO: i32 = 6;
     pub(in super::super) const ACCES: i32 = 13;
     pub(in super::super) const BUSY: i32 = 16;
     pub(in super::super) const EXIST: i32 = 17;
@@ -101,7 +102,7 @@ impl Cli<'_> {
     ) -> Result<Output, CmdError> {
         let mut cmd = with(Cmd::new(program, args).slot(Slot::Cluster));
         cmd.args.extend(self.connection());
-        let repeatable = !matches!(cmd.args[0].as_str(), "import" | "map");
+        let repeatable = cmd.args[0] != "import";
         let mut result = self.host.run(cmd.clone()).await;
         if let Err(error) = &result
             && repeatable
@@ -111,7 +112,11 @@ impl Cli<'_> {
             tracing::warn!("rbd {} crashed; it is run once more", error.verb);
             result = self.host.run(cmd).await;
         }
-        result.map_err(|error| CmdError { said: self.access.redact(&error.said), ..error })
+        result.map_err(|error| self.redacted(error))
+    }
+
+    fn redacted(&self, error: CmdError) -> CmdError {
+        CmdError { said: self.access.redact(&error.said), ..error }
     }
 
     /// Without these time-outs a command waits 300 s for a dead monitor, and for ever for a dead OSD.

@@ -8,6 +8,7 @@ use crate::backend::{CreateVolume, Parameters};
 use crate::error::{Error, Result};
 use crate::id::{is_cluster_id, is_plain};
 
+use super::mapping::Wanted;
 use super::meta;
 use super::modify::no_limits;
 use super::qos::{self, Qos};
@@ -50,6 +51,10 @@ const BUILT: &[&str] = &[
     "mkfsOptions",
     "mounter",
     "tryOtherMounters",
+    "mapOptions",
+    "unmapOptions",
+    "cephLogDir",
+    "cephLogStrategy",
     "encrypted",
     "topologyConstrainedPools",
 ];
@@ -59,16 +64,12 @@ const UNBUILT: &[&str] = &[
     "BaseReadIops",
     "BaseWriteBytesPerSecond",
     "BaseWriteIops",
-    "cephLogDir",
-    "cephLogStrategy",
     "encryptionCipher",
     "encryptionKMSID",
     "encryptionKeySize",
     "encryptionSectorSize",
     "encryptionType",
     "integrityMode",
-    "mapOptions",
-    "unmapOptions",
 ];
 
 /// Names that old examples carry and that ceph-csi ignored.
@@ -103,6 +104,7 @@ const FEATURES: &[(&str, Option<&str>)] = &[
     ("object-map", Some("exclusive-lock")),
     ("fast-diff", Some("object-map")),
     ("deep-flatten", None),
+    ("journaling", Some("exclusive-lock")),
 ];
 
 impl Plan {
@@ -118,6 +120,7 @@ impl Plan {
     /// Of a StorageClass alone.
     pub(super) fn of(parameters: &Parameters, cluster_name: &str) -> Result<Self> {
         parameters.iter().try_for_each(|(name, value)| known(name, value))?;
+        let wanted = Wanted::parse(parameters)?;
         let mut labels: Vec<_> = parameters
             .iter()
             .filter(|(name, _)| LABELS.contains(&name.as_str()))
@@ -139,7 +142,7 @@ impl Plan {
             data_pool,
             candidates,
             prefix: plain(parameters, "volumeNamePrefix")?,
-            features: features(parameters.get("imageFeatures"))?,
+            features: features(parameters.get("imageFeatures"), wanted.nbd)?,
             striping: striping(parameters)?,
             object_size: object_size(parameters)?,
             labels,
@@ -153,12 +156,8 @@ impl Plan {
 fn known(name: &str, value: &str) -> Result<()> {
     let refuse = |what: &str| Err(Error::Invalid(format!("StorageClass parameter {name}={value:?}: {what}")));
     match (name, value) {
-        ("encrypted" | "tryOtherMounters", "false" | "") | ("mounter", "rbd" | "krbd" | "rbd-nbd" | "") => {
-            Ok(())
-        }
-        ("encrypted" | "mounter" | "tryOtherMounters", _) => {
-            refuse("not built in this version of the driver: leave it out")
-        }
+        ("encrypted", "false" | "") => Ok(()),
+        ("encrypted", _) => refuse("not built in this version of the driver: leave it out"),
         _ if BUILT.contains(&name) || name.starts_with(RESERVED) => Ok(()),
         _ if qos::is_mutable(name) => refuse(
             "it is a mutable parameter: give it in a VolumeAttributesClass (ceph-csi moved it there in 3.17)",
@@ -210,7 +209,7 @@ pub(super) fn check_plain(name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-fn features(given: Option<&String>) -> Result<Vec<String>> {
+fn features(given: Option<&String>, nbd: bool) -> Result<Vec<String>> {
     let Some(given) = given else {
         return Ok(DEFAULT_FEATURES.iter().map(|&name| name.to_owned()).collect());
     };
@@ -220,8 +219,8 @@ fn features(given: Option<&String>) -> Result<Vec<String>> {
             Err(Error::Invalid(format!("StorageClass parameter imageFeatures={given:?}: {what}")))
         };
         match FEATURES.iter().find(|(known, _)| known == name) {
-            None if *name == "journaling" => {
-                return refuse("journaling needs rbd-nbd, which is not built in this version".to_owned());
+            Some(_) if *name == "journaling" && !nbd => {
+                return refuse("journaling needs mounter=rbd-nbd: krbd cannot map such an image".to_owned());
             }
             None => {
                 return refuse(format!(
@@ -327,7 +326,7 @@ mod tests {
 
     #[test]
     fn nothing_is_silently_ignored() {
-        let asked = [("encrypted", "true"), ("mapOptions", "x")];
+        let asked = [("encrypted", "true"), ("encryptionType", "block")];
         for (name, value) in asked {
             assert!(
                 check(&[(name, value)]).is_err_and(|error| error.contains("not built")),
@@ -335,6 +334,17 @@ mod tests {
             );
         }
         assert!(check(&[("encrypted", "false"), ("mounter", "rbd"), ("imageFormat", "2")]).is_ok());
+    }
+
+    #[test]
+    fn journaling_is_for_rbd_nbd() {
+        let nbd = ("mounter", "rbd-nbd");
+        let plan = check(&[nbd, ("imageFeatures", "exclusive-lock,journaling")]).expect("a plan");
+        assert_eq!(plan.features, ["exclusive-lock", "journaling"]);
+        assert!(
+            check(&[nbd, ("imageFeatures", "journaling")])
+                .is_err_and(|error| error.contains("exclusive-lock"))
+        );
     }
 
     #[test]
@@ -349,7 +359,11 @@ mod tests {
             ("volumeNamePrefix", ""),
             ("imageFeatures", ""),
             ("imageFeatures", "fast-diff"),
-            ("imageFeatures", "journaling"),
+            ("imageFeatures", "exclusive-lock,journaling"),
+            ("mounter", "nbd"),
+            ("mapOptions", "exclusive"),
+            ("unmapOptions", "force"),
+            ("cephLogDir", "../log"),
             ("stripeUnit", "4096"),
             ("objectSize", "5000"),
             ("objectSize", "x"),
