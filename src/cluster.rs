@@ -1,6 +1,8 @@
 //! config.json (clusterID to monitors, in ceph-csi's format) and secrets, made into what a command needs to reach a
 //! cluster. The key itself lives in memory only.
 
+mod mapping;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
@@ -62,6 +64,9 @@ struct Entry {
     rados_namespace: String,
     #[serde(rename = "readAffinity")]
     read_affinity: Option<ReadAffinity>,
+    /// Where it stands in for another cluster: its pools' numbers, by those of the other's.
+    #[serde(skip)]
+    pool_numbers: BTreeMap<u64, u64>,
 }
 
 /// Whether nodes read from replicas that are near, and the labels of a node that say where it is.
@@ -118,9 +123,15 @@ pub(crate) struct Access {
     pub(crate) read_affinity: Option<ReadAffinity>,
     pub(crate) user: String,
     key: Arc<File>,
+    pool_numbers: BTreeMap<u64, u64>,
 }
 
 impl Access {
+    /// The pool here that an id means by this number.
+    pub(crate) fn pool_number(&self, number: u64) -> u64 {
+        self.pool_numbers.get(&number).copied().unwrap_or(number)
+    }
+
     /// The text with the key, wherever a program printed it, made unreadable.
     pub(crate) fn redact(&self, text: &str) -> String {
         let key = std::fs::read_to_string(self.key_file()).unwrap_or_default();
@@ -234,6 +245,7 @@ impl Clusters {
             read_affinity: entry.read_affinity,
             user: user.to_owned(),
             key: Arc::new(keep_in_memory(key)?),
+            pool_numbers: entry.pool_numbers,
         })
     }
 
@@ -251,12 +263,18 @@ impl Clusters {
         let path = self.path.display();
         let entries = self.entries()?;
         let known: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
-        let entry = entries.into_iter().find(|entry| entry.id == cluster).ok_or_else(|| {
-            Error::Precondition(format!(
-                "clusterID {cluster:?} is not in {path}, which has {known:?}: add it there"
-            ))
-        })?;
-        Ok(entry)
+        let described = |id: &str| entries.iter().find(|entry| entry.id == id).cloned();
+        if let Some(entry) = described(cluster) {
+            return Ok(entry);
+        }
+        for standin in mapping::standins(&self.path, cluster)? {
+            if let Some(entry) = described(&standin.cluster) {
+                return Ok(Entry { pool_numbers: standin.pools, ..entry });
+            }
+        }
+        Err(Error::Precondition(format!(
+            "clusterID {cluster:?} is not in {path}, which has {known:?}: add it there"
+        )))
     }
 }
 
@@ -335,6 +353,20 @@ mod tests {
         for path in ["a.net.ns", "/a/../b", "--target=1"] {
             assert!(check(&config(path), "a").is_err(), "{path} was taken");
         }
+    }
+
+    #[test]
+    fn a_cluster_stands_in_for_one_that_is_not_described() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("config.json");
+        std::fs::write(&config, r#"[{"clusterID":"west","monitors":["m"]}]"#).expect("written");
+        let secrets = secrets(&[("userID", "u"), ("userKey", "c2VjcmV0")]);
+        let access = || Clusters::new(config.clone()).access("east", &secrets);
+        assert!(access().is_err());
+        let mapping = r#"[{"clusterIDMapping":{"east":"west"},"RBDPoolIDMapping":[{"1":"2"}]}]"#;
+        std::fs::write(folder.path().join("cluster-mapping.json"), mapping).expect("written");
+        let access = access().expect("access");
+        assert_eq!((access.cluster.as_str(), access.pool_number(1), access.pool_number(7)), ("west", 2, 7));
     }
 
     #[test]

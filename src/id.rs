@@ -78,48 +78,54 @@ impl fmt::Display for VolumeId {
 }
 
 /// A snapshot: written like a volume id, its own uuid in it, with the source's uuid behind. So restore and delete need
-/// no index.
+/// no index. ceph-csi's has no source behind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SnapshotId {
-    /// What a volume in the place of the snapshot would have: cluster and pool of the source, and the snapshot's uuid.
+    /// What a volume in the place of the snapshot would have: cluster and pool of the source (ceph-csi's: of the image
+    /// that it is), and the snapshot's uuid.
     pub(crate) own: VolumeId,
-    /// The uuid of the source.
-    pub(crate) source: Uuid,
+    /// The uuid of the source. None: a snapshot that ceph-csi made, as an image of its own.
+    pub(crate) source: Option<Uuid>,
 }
 
 impl SnapshotId {
     pub(crate) fn new(source: &VolumeId, uuid: Uuid) -> Self {
-        Self { own: VolumeId { uuid, ..source.clone() }, source: source.uuid }
+        Self { own: VolumeId { uuid, ..source.clone() }, source: Some(source.uuid) }
     }
 
-    /// Reads `<volume id>-<source uuid, base64url>`; the volume id may be a migrated one.
+    /// Reads `<volume id>-<source uuid, base64url>`, where the volume id may be a migrated one, or ceph-csi's `<volume id>`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        parse_snapshot(text).ok_or_else(|| {
+        let ceph_csi = || Some(SnapshotId { own: parse_v1(text)?, source: None });
+        parse_snapshot(text).or_else(ceph_csi).ok_or_else(|| {
             Error::Invalid(format!(
-                "snapshot id {text:?} is not of the form 0001-<length>-<clusterID>-<pool id>-<uuid>-<source, base64url>"
+                "snapshot id {text:?} is not of the form 0001-<length>-<clusterID>-<pool id>-<uuid>-<source, base64url>, \
+                 nor ceph-csi's without a source"
             ))
         })
     }
 
-    /// The volume that it was taken of.
-    pub(crate) fn source_volume(&self) -> VolumeId {
-        VolumeId { uuid: self.source, ..self.own.clone() }
+    /// The volume that it was taken of, where the id tells.
+    pub(crate) fn source_volume(&self) -> Option<VolumeId> {
+        self.source.map(|uuid| VolumeId { uuid, ..self.own.clone() })
     }
 }
 
 impl fmt::Display for SnapshotId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.own, URL_SAFE_NO_PAD.encode(self.source.as_bytes()))
+        match self.source {
+            Some(source) => write!(f, "{}-{}", self.own, URL_SAFE_NO_PAD.encode(source.as_bytes())),
+            None => self.own.fmt(f),
+        }
     }
 }
 
 fn parse_snapshot(text: &str) -> Option<SnapshotId> {
     // The base64 text may hold dashes itself; its length is fixed.
     let (own, source) = text.split_at_checked(text.len().checked_sub(22)?)?;
-    let source = URL_SAFE_NO_PAD.decode(source).ok()?;
+    let source = Uuid::from_slice(&URL_SAFE_NO_PAD.decode(source).ok()?).ok()?;
     let own = own.strip_suffix('-')?;
     let own = if own.starts_with("mig_") { parse_migrated(own) } else { parse_v1(own) };
-    Some(SnapshotId { own: own?, source: Uuid::from_slice(&source).ok()? })
+    Some(SnapshotId { own: own?, source: Some(source) })
 }
 
 fn parse_v1(text: &str) -> Option<VolumeId> {
@@ -234,8 +240,17 @@ mod tests {
             let id = SnapshotId::new(&source, Uuid::from_u128(uuid));
             prop_assert!(id.to_string().len() <= 128);
             prop_assert_eq!(SnapshotId::parse(&id.to_string()).expect("its own id"), id.clone());
-            prop_assert_eq!(id.source_volume(), source);
+            prop_assert_eq!(id.source_volume(), Some(source));
             prop_assert!(VolumeId::parse(&id.to_string()).is_err());
+        }
+
+        #[test]
+        fn a_snapshot_id_of_ceph_csi_is_a_volume_id_in_form(cluster in "[a-zA-Z0-9_-]{1,36}", pool: u64, uuid: u128) {
+            let own = VolumeId { cluster, pool: Pool::Id(pool), uuid: Uuid::from_u128(uuid) };
+            let id = SnapshotId { own: own.clone(), source: None };
+            prop_assert_eq!(id.to_string(), own.to_string());
+            prop_assert_eq!(SnapshotId::parse(&id.to_string()).expect("ceph-csi's id"), id.clone());
+            prop_assert_eq!(id.source_volume(), None);
         }
 
         #[test]

@@ -214,6 +214,8 @@ pub(crate) struct CreateSnapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) id: SnapshotId,
+    /// The volume that it was taken of.
+    pub(crate) source: VolumeId,
     /// Bytes: the least size of a volume made from it.
     pub(crate) size: u64,
     pub(crate) created: SystemTime,
@@ -246,9 +248,11 @@ impl Target {
     }
 }
 
-/// By its volume context.
+/// By its volume context. That of a volume of the in-tree driver says both (csi-translation-lib, rbd.go): its handle is
+/// an id, not the name of an image.
 pub(crate) fn is_static(context: &Parameters) -> bool {
-    context.get("staticVolume").is_some_and(|value| value == "true")
+    let says = |key: &str| context.get(key).is_some_and(|value| value == "true");
+    says("staticVolume") && !says("migration")
 }
 
 /// An image by name; printed as `rbd` takes it. (A backend without pools has the folder of its volumes there.)

@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ceph_csi;
 mod harness;
 mod lab;
 mod life;
@@ -17,6 +18,8 @@ mod sources;
 mod subject;
 mod wrap;
 
+mod adopted;
+mod adopted_snapshots;
 mod blocks;
 mod clone_kills;
 mod clones;
@@ -36,6 +39,7 @@ mod refuse;
 mod secrets;
 mod snapshots;
 mod stash;
+mod takeover;
 mod tombstones;
 mod topology;
 mod twins;

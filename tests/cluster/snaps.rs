@@ -5,7 +5,7 @@ use crate::common::csi::{
     ListSnapshotsResponse, Snapshot,
 };
 use crate::common::life::map;
-use crate::common::tools::Answer;
+use crate::common::tools::{Answer, run};
 use crate::harness::{CLUSTER, Driver};
 use crate::lab::Corner;
 use crate::life::request::secrets;
@@ -68,6 +68,13 @@ pub(crate) fn uuid(id: &str) -> String {
 }
 
 impl Corner {
+    /// The names of the snapshots of an image, but for those that only clones keep.
+    pub(crate) fn snapshots(&self, image: &str) -> Vec<String> {
+        let listed = run("rbd", &["snap", "ls", &self.spec(image), "--format=json"]);
+        let listed: Vec<serde_json::Value> = serde_json::from_str(&listed).expect("a list of snapshots");
+        listed.iter().map(|snapshot| crate::lab::text(&snapshot["name"])).collect()
+    }
+
     pub(crate) fn tombstones(&self) -> Vec<String> {
         self.images().into_iter().filter(|image| image.starts_with("csi-del-")).collect()
     }

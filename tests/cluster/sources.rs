@@ -67,13 +67,6 @@ impl Corner {
         children.as_array().into_iter().flatten().map(|child| text(&child["image"])).collect()
     }
 
-    /// The names of snapshots that are not in the trash of the image.
-    pub(crate) fn snapshots(&self, image: &str) -> Vec<String> {
-        let snapshots = run("rbd", &["snap", "ls", &self.spec(image), "--format=json"]);
-        let snapshots: serde_json::Value = serde_json::from_str(&snapshots).expect("a list");
-        snapshots.as_array().into_iter().flatten().map(|snapshot| text(&snapshot["name"])).collect()
-    }
-
     /// With those in its trash.
     pub(crate) fn count_snapshots(&self, image: &str) -> usize {
         let snapshots = run("rbd", &["snap", "ls", "--all", &self.spec(image), "--format=json"]);

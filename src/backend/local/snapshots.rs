@@ -106,6 +106,9 @@ impl Local {
 
     fn told_snapshot(&self, meta: &Meta) -> Result<Snapshot> {
         let (id, reached_from) = (SnapshotId::parse(&meta.id)?, vec![self.segments()]);
-        Ok(Snapshot { id, size: meta.size, created: meta.created(), reached_from })
+        let source = id.source_volume().ok_or_else(|| {
+            Error::broken(format!("snapshot {id}: its id names no source: meta.json was changed by hand"))
+        })?;
+        Ok(Snapshot { id, source, size: meta.size, created: meta.created(), reached_from })
     }
 }

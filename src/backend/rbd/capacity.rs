@@ -22,21 +22,27 @@ impl Rbd {
         } else {
             let plan = Plan::of(&query.parameters, "")?;
             let size = plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE);
-            (self.room_of(&plan, size).await?, size)
+            match self.pool_for(&query.parameters, query.place.as_ref())? {
+                Some((pool, data_pool)) => {
+                    (self.room_of(&plan, data_pool.as_ref().unwrap_or(&pool), size).await?, size)
+                }
+                // No pool is reached from there.
+                None => (0, size),
+            }
         };
         let most = available.min(object_size.saturating_mul(MAX_OBJECTS));
         Ok(Capacity { available, maximum: most / GRANULE * GRANULE, minimum: GRANULE })
     }
 
     /// Data goes to the data pool, where there is one.
-    async fn room_of(&self, plan: &Plan, object_size: u64) -> Result<u64> {
+    async fn room_of(&self, plan: &Plan, pool: &str, object_size: u64) -> Result<u64> {
         let access = self.clusters.access_if_any(&plan.cluster, &Secrets::default())?.ok_or_else(|| {
             Error::Precondition(format!(
                 "cluster {:?} has no rbd.credential in the cluster configuration, and GetCapacity brings no secrets: add it",
                 plan.cluster
             ))
         })?;
-        self.room(&access, plan.data_pool.as_ref().unwrap_or(&plan.pool), object_size).await
+        self.room(&access, pool, object_size).await
     }
 
     /// Of no StorageClass: the most that any listed pool has. A volume lies in one pool, and pools share their disks, so

@@ -13,6 +13,7 @@ use super::cli::{self, Cli, errno};
 use super::find::id_object;
 use super::json::Info;
 use super::params::Plan;
+use super::takeover::Earlier;
 use super::topology::Placed;
 use super::{DEFAULT_OBJECT_SIZE, GRANULE, Rbd, fits, meta, stream};
 
@@ -53,8 +54,11 @@ impl Rbd {
         placed: &Placed,
     ) -> Result<(VolumeId, Image, u64)> {
         let pool = Pool::Id(self.pools.id(cli, &plan.pool).await?);
-        let id = VolumeId { cluster: plan.cluster.clone(), pool, uuid };
+        let id = VolumeId { cluster: cli.access.cluster.clone(), pool, uuid };
         let image = cli.image(&plan.pool, &image_name(plan, &id));
+        if let Some(Earlier { id, image, size }) = self.made_by_ceph_csi(cli, plan, request, &image).await? {
+            return Ok((id, image, size));
+        }
         if plan.prefix.is_some() {
             self.record_name(cli, &image, uuid, &request.name).await?;
         }
@@ -227,7 +231,9 @@ pub(super) fn import_options(plan: &Plan) -> Vec<String> {
 
 fn volume_context(plan: Plan, image: &Image) -> Parameters {
     let mut context = plan.context;
-    context.insert("journalPool".to_owned(), image.pool.clone());
+    context.insert("pool".to_owned(), image.pool.clone());
+    context.insert("journalPool".to_owned(), plan.pool);
+    context.insert("pool".to_owned(), image.pool.clone());
     context.insert("imageName".to_owned(), image.name.clone());
     if !image.namespace.is_empty() {
         context.insert("radosNamespace".to_owned(), image.namespace.clone());

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
 use super::cli::Cli;
-use super::find::journal_object;
+use super::journal::Entry;
 use super::json::{Info, Watcher};
 use super::meta::{self, Meta};
 use super::tombstone::{is_csi, kept};
@@ -38,27 +38,24 @@ impl Rbd {
         pool: &str,
         mut deleted: bool,
     ) -> Result<()> {
+        let mut image = cli.image(pool, &id.default_image());
         if !deleted && let Some(name) = self.recorded_name(cli, pool, id.uuid).await? {
-            deleted = self.delete_image(cli, &cli.image(pool, &name), id).await?;
+            image = cli.image(pool, &name);
+            deleted = self.delete_image(cli, &image, id).await?;
         }
+        self.delete_temporary(cli, &image, id).await?;
         if !deleted {
             self.pools.prove(cli, &id.pool, pool).await?;
             // An earlier call may have ended before it saw that a twin took a snapshot meanwhile.
             self.trash.surface_all(cli, pool, id.uuid).await?;
         }
-        let object = journal_object(id.uuid);
-        if let Some(name) = cli.omap_get(pool, &object, "csi.volname").await? {
-            let directory = format!("csi.volumes.{}", self.instance);
-            let key = format!("csi.volume.{}", String::from_utf8_lossy(&name));
-            cli.omap_remove(pool, &directory, &key).await?;
-        }
-        self.forget_name(cli, pool, id.uuid).await?;
-        cli.remove_object(pool, &object).await
+        self.forget_noted_name(cli, pool, id.uuid).await?;
+        self.forget(cli, pool, Entry::Volume, id.uuid).await
     }
 
     /// False where there is nothing of that name. `rbd trash mv` succeeds on an image that is mapped and in use, so
     /// all that speaks against it is asked first.
-    async fn delete_image(&self, cli: &Cli<'_>, image: &Image, id: &VolumeId) -> Result<bool> {
+    pub(super) async fn delete_image(&self, cli: &Cli<'_>, image: &Image, id: &VolumeId) -> Result<bool> {
         // Not side by side: `rbd image-meta list` watches the image itself while it runs.
         let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
         let image_id = info.as_ref().map(|info| info.id.clone());
@@ -80,13 +77,11 @@ impl Rbd {
                 self.entomb(cli, image, id.uuid, &info.id).await?;
                 return Ok(true);
             }
+            let deleted = self.trash.dispose(cli, image, id.uuid, image_id).await?;
+            self.without_temporary_snapshot(cli, info, id.uuid).await?;
+            return Ok(deleted);
         }
-        let deleted = self.trash.dispose(cli, image, id.uuid, image_id).await?;
-        if let Some(info) = info {
-            // Of a CreateVolume that was given up. Behind the clone, which may not be known to its parent.
-            self.without_temporary_snapshot(cli, &info, id.uuid).await?;
-        }
-        Ok(deleted)
+        self.trash.dispose(cli, image, id.uuid, image_id).await
     }
 
     /// Those of an administrator, a mirror or a group are not ours to hide under another name.

@@ -18,13 +18,13 @@ pub(super) fn index_object(instance: &str) -> String {
 /// The key of a snapshot: `snap.<uuid>.<uuid of the source>.<bytes>.<seconds since 1970>`.
 pub(super) fn snapshot_key(snapshot: &Snapshot) -> String {
     let seconds = snapshot.created.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (id, size) = (&snapshot.id, snapshot.size);
-    format!("{}{size}.{seconds}", key_prefix(id))
+    let (own, source, size) = (snapshot.id.own.uuid, snapshot.source.uuid, snapshot.size);
+    format!("{}{size}.{seconds}", key_prefix(own, source))
 }
 
 /// What all keys of a snapshot begin with: it is alone the same in each.
-pub(super) fn key_prefix(id: &SnapshotId) -> String {
-    format!("{SNAPSHOT}{}.{}.", id.own.uuid, id.source)
+pub(super) fn key_prefix(own: Uuid, source: Uuid) -> String {
+    format!("{SNAPSHOT}{own}.{source}.")
 }
 
 /// The snapshots among the keys of the index of a pool.
@@ -39,7 +39,7 @@ fn read(key: &str, cluster: &str, pool: u64) -> Option<Snapshot> {
     let (size, seconds) = (part()?.parse().ok()?, part()?.parse().ok()?);
     let source = VolumeId { cluster: cluster.to_owned(), pool: Pool::Id(pool), uuid: source };
     let created: SystemTime = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
-    Some(Snapshot { id: SnapshotId::new(&source, own), size, created, reached_from: Vec::new() })
+    Some(Snapshot { id: SnapshotId::new(&source, own), source, size, created, reached_from: Vec::new() })
 }
 
 /// One page of all these, by uuid, each once.
@@ -65,6 +65,7 @@ mod tests {
         let created = UNIX_EPOCH + Duration::from_secs(seconds);
         Snapshot {
             id: SnapshotId::new(&source, Uuid::from_u128(own)),
+            source,
             size,
             created,
             reached_from: Vec::new(),
@@ -98,7 +99,7 @@ mod tests {
         fn a_key_tells_all_of_a_snapshot(own: u128, source: u128, size: u64, seconds in 0..1_u64 << 40) {
             let snapshot = snapshot(own, source, size, seconds);
             let key = snapshot_key(&snapshot);
-            prop_assert!(key.starts_with(&key_prefix(&snapshot.id)));
+            prop_assert!(key.starts_with(&key_prefix(snapshot.id.own.uuid, snapshot.source.uuid)));
             let read = indexed(&[key], "c", 3);
             prop_assert_eq!((&read[0].id, read[0].size, read[0].created), (&snapshot.id, size, snapshot.created));
         }

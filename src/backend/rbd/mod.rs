@@ -3,6 +3,7 @@
 mod attach;
 mod behind;
 mod capacity;
+mod ceph_csi;
 mod cli;
 mod clone;
 mod create;
@@ -15,6 +16,7 @@ mod find;
 mod flatten;
 mod health;
 mod index;
+mod journal;
 mod json;
 mod kernel;
 mod lists;
@@ -33,6 +35,7 @@ mod snapshot;
 mod source;
 mod state;
 mod stream;
+mod takeover;
 mod tombstone;
 mod topology;
 mod trash;
@@ -69,6 +72,7 @@ use params::{Plan, snapshot_prefix};
 use pools::Pools;
 use report::Reports;
 use source::Sources;
+use takeover::Names;
 use trash::Trash;
 
 pub(crate) use topology::Topology;
@@ -93,6 +97,7 @@ pub(crate) struct Rbd {
     topology: Option<Topology>,
     pools: Pools,
     reports: Reports,
+    names: Names,
     trash: Arc<Trash>,
     sources: Sources,
     behind: Arc<Behind>,
@@ -112,8 +117,7 @@ pub(crate) struct Rbd {
 }
 
 impl Rbd {
-    /// `deadline`: `--command-timeout`. `labels`: of this node.
-    #[expect(clippy::too_many_arguments, reason = "each is one thing that main knows, and it is called once")]
+    /// `deadline`: `--command-timeout`.
     pub(crate) fn new(
         host: Arc<dyn Host>,
         clusters: Clusters,
@@ -147,6 +151,7 @@ impl Rbd {
             topology: None,
             pools,
             reports: Reports::default(),
+            names: Names::default(),
             trash,
             sources: Sources::default(),
             behind,

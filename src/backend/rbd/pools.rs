@@ -34,13 +34,13 @@ impl Pools {
     pub(super) async fn name(&self, cli: &Cli<'_>, pool: &Pool) -> Result<String> {
         let id = match pool {
             Pool::Name(name) => return Ok(name.clone()),
-            Pool::Id(id) => id,
+            Pool::Id(id) => cli.access.pool_number(*id),
         };
-        if let Some(name) = self.known(cli).and_then(|pools| pools.get(id).cloned()) {
+        if let Some(name) = self.known(cli).and_then(|pools| pools.get(&id).cloned()) {
             return Ok(name);
         }
         let pools = self.refresh(cli).await?;
-        pools.get(id).cloned().ok_or_else(|| absent(&format!("number {id}"), cli, &pools))
+        pools.get(&id).cloned().ok_or_else(|| absent(&format!("number {id}"), cli, &pools))
     }
 
     pub(super) async fn names(&self, cli: &Cli<'_>) -> Result<Vec<String>> {
@@ -52,7 +52,7 @@ impl Pools {
         let pools = self.refresh(cli).await?;
         let same = match pool {
             Pool::Name(name) => pools.values().any(|known| known == name),
-            Pool::Id(id) => pools.get(id).is_some_and(|known| known == name),
+            Pool::Id(id) => pools.get(&cli.access.pool_number(*id)).is_some_and(|known| known == name),
         };
         if !same {
             return Err(absent(&format!("{name:?} ({pool:?})"), cli, &pools));

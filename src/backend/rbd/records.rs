@@ -59,7 +59,7 @@ impl Rbd {
     }
 
     /// After the image is gone.
-    pub(super) async fn forget_name(&self, cli: &Cli<'_>, pool: &str, uuid: Uuid) -> Result<()> {
+    pub(super) async fn forget_noted_name(&self, cli: &Cli<'_>, pool: &str, uuid: Uuid) -> Result<()> {
         cli.omap_remove(pool, &index_object(&self.instance), &name_key(uuid)).await
     }
 

@@ -32,7 +32,9 @@ impl Rbd {
         cli: &Cli<'_>,
         id: &SnapshotId,
     ) -> Result<Option<(Image, Snapshot)>> {
-        let volume = id.source_volume();
+        let Some(volume) = id.source_volume() else {
+            return self.ceph_csi_snapshot_image(cli, id).await;
+        };
         let pool = self.pools.name(cli, &volume.pool).await?;
         let image = cli.image(&pool, &volume.default_image());
         if let Some(found) = holding(cli, image, id.own.uuid).await? {

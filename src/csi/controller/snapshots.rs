@@ -50,7 +50,7 @@ impl Controller {
         let fingerprint = wire::fingerprint(&request);
         // The last snapshot of a deleted source may take what is left of the source with it.
         let operation = Operation {
-            sources: vec![id.source.to_string()],
+            sources: id.source.iter().map(ToString::to_string).collect(),
             ..Operation::of("DeleteSnapshot", id.own.uuid.to_string(), fingerprint)
         };
         let (backend, secrets) = (self.backend.clone(), Secrets::new(request.secrets));
@@ -79,16 +79,15 @@ impl Controller {
         let listing = match filter {
             Filter::All => self.backend.list_snapshots(None, page, secrets).await,
             Filter::OfVolume(volume) => self.backend.list_snapshots(Some(volume), page, secrets).await,
-            Filter::One(id) => self
-                .backend
-                .find_snapshot(id, secrets)
-                .await
-                .map(|one| snapshots::only(Some(one), page.after)),
-            Filter::Nothing => Ok(snapshots::only(None, None)),
+            Filter::One(id, of) => {
+                let one = self.backend.find_snapshot(id, secrets).await;
+                one.map(|one| snapshots::only(Some(one), of.as_ref(), page.after))
+            }
+            Filter::Nothing => Ok(snapshots::only(None, None, None)),
         };
         // What is not there has no snapshots: an empty list, no error.
         match listing {
-            Err(Error::NotFound(_)) if *filter != Filter::All => Ok(snapshots::only(None, None)),
+            Err(Error::NotFound(_)) if *filter != Filter::All => Ok(snapshots::only(None, None, None)),
             listing => listing,
         }
     }

@@ -1,7 +1,7 @@
 //! Single volumes: create, delete, publish, unpublish, validate, expand, modify.
 
 use super::Controller;
-use crate::backend::{Offer, Publish};
+use crate::backend::{Offer, Publish, is_static};
 use crate::cluster::Secrets;
 use crate::csi::note_volume;
 use crate::csi::proto::{
@@ -86,7 +86,12 @@ impl Controller {
         let secrets = Secrets::new(std::mem::take(&mut request.secrets));
         let (id, mutable) = (request.volume_id.clone(), request.mutable_parameters.clone());
         let uses = capability::all(&request.volume_capabilities)?;
+        let unasked = is_static(&request.volume_context);
         let verdict = volumes::validated(request, self.backend.offers())?;
+        if unasked {
+            // Its handle names an image that the volume's administrator answers for.
+            return Ok(verdict);
+        }
         let id = wire::existing_id("volume_id", &id)?;
         let mut refusal = self.backend.refusal(&id, &uses, &secrets).await?;
         if refusal.is_none() && !mutable.is_empty() && verdict.confirmed.is_some() {

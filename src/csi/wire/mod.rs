@@ -47,7 +47,7 @@ pub(crate) fn known_id(id: &str) -> Result<Option<VolumeId>> {
 /// A volume that has to exist.
 pub(crate) fn existing_id(field: &str, id: &str) -> Result<VolumeId> {
     text(field, id)?;
-    VolumeId::parse(id).map_err(|_| no_such("volume", id))
+    VolumeId::parse(id).map_err(|_| no_such_volume(id))
 }
 
 /// A volume as the node requests name it: it becomes a file name.
@@ -141,6 +141,16 @@ fn missing(field: &str) -> Error {
 
 fn no_such(kind: &str, id: &str) -> Error {
     Error::NotFound(format!("{kind} {id:?} does not exist: no id of this driver looks like that"))
+}
+
+/// Of a static volume nothing is told but the name of an image, where the request carries no volume context: not even
+/// its pool.
+fn no_such_volume(id: &str) -> Error {
+    Error::NotFound(format!(
+        "{}; if it is a static volume, this call does not say in which pool its image is: clone, snapshot or resize the \
+         image itself (rbd)",
+        no_such("volume", id)
+    ))
 }
 
 fn not_built<T>(what: &str) -> Result<T> {

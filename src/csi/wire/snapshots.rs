@@ -37,7 +37,7 @@ pub(crate) fn told(snapshot: Snapshot) -> proto::Snapshot {
     proto::Snapshot {
         size_bytes: signed(snapshot.size),
         snapshot_id: snapshot.id.to_string(),
-        source_volume_id: snapshot.id.source_volume().to_string(),
+        source_volume_id: snapshot.source.to_string(),
         creation_time: Some(snapshot.created.into()),
         ready_to_use: true,
         group_snapshot_id: String::new(),
@@ -50,8 +50,9 @@ pub(crate) fn told(snapshot: Snapshot) -> proto::Snapshot {
 pub(crate) enum Filter {
     All,
     OfVolume(VolumeId),
-    One(SnapshotId),
-    /// An id that is none of ours, or a snapshot of another volume than the one named: an empty list.
+    /// By its id, if it is of this volume. (ceph-csi's ids do not tell of which they are.)
+    One(SnapshotId, Option<VolumeId>),
+    /// An id that is none of ours: an empty list.
     Nothing,
 }
 
@@ -61,16 +62,22 @@ pub(crate) fn filter(request: &proto::ListSnapshotsRequest) -> Filter {
     match (SnapshotId::parse(id), of_volume) {
         _ if id.is_empty() && source.is_empty() => Filter::All,
         (_, Some(volume)) if id.is_empty() => Filter::OfVolume(volume),
-        (Ok(id), _) if source.is_empty() => Filter::One(id),
-        (Ok(id), Some(volume)) if id.source_volume() == volume => Filter::One(id),
+        (Ok(id), _) if source.is_empty() => Filter::One(id, None),
+        (Ok(id), Some(volume)) => Filter::One(id, Some(volume)),
         _ => Filter::Nothing,
     }
 }
 
-/// The one snapshot asked for, if it is there and lies behind the place where the page starts.
-pub(crate) fn only(snapshot: Option<Snapshot>, after: Option<Uuid>) -> Listing<Snapshot> {
-    let behind = |snapshot: &Snapshot| after.is_none_or(|after| snapshot.id.own.uuid > after);
-    Listing { entries: snapshot.filter(behind).into_iter().collect(), next: None }
+/// The one snapshot asked for, if it is there, of that volume, and behind the place where the page starts.
+pub(crate) fn only(
+    snapshot: Option<Snapshot>,
+    of: Option<&VolumeId>,
+    after: Option<Uuid>,
+) -> Listing<Snapshot> {
+    let asked = |snapshot: &Snapshot| {
+        of.is_none_or(|of| snapshot.source == *of) && after.is_none_or(|after| snapshot.id.own.uuid > after)
+    };
+    Listing { entries: snapshot.filter(asked).into_iter().collect(), next: None }
 }
 
 pub(crate) fn listed(listing: Listing<Snapshot>) -> proto::ListSnapshotsResponse {
@@ -101,7 +108,7 @@ mod tests {
     fn snapshot() -> Snapshot {
         let created = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
         let reached_from = vec![[("n".to_owned(), "a".to_owned())].into()];
-        Snapshot { id: id(), size: 5, created, reached_from }
+        Snapshot { id: id(), source: source(1), size: 5, created, reached_from }
     }
 
     #[test]
@@ -116,20 +123,37 @@ mod tests {
         let (one, its, other) = (id().to_string(), source(1).to_string(), source(2).to_string());
         assert_eq!(filter("", ""), Filter::All);
         assert_eq!(filter(&its, ""), Filter::OfVolume(source(1)));
-        assert_eq!(filter("", &one), Filter::One(id()));
-        assert_eq!(filter(&its, &one), Filter::One(id()));
-        for (source, id) in
-            [(other.as_str(), one.as_str()), ("none", ""), ("", "none"), ("none", &one), (&its, "none")]
-        {
+        assert_eq!(filter("", &one), Filter::One(id(), None));
+        assert_eq!(filter(&its, &one), Filter::One(id(), Some(source(1))));
+        assert_eq!(filter(&other, &one), Filter::One(id(), Some(source(2))));
+        for (source, id) in [("none", ""), ("", "none"), ("none", &one), (&its, "none")] {
             assert_eq!(filter(source, id), Filter::Nothing, "{source} {id}");
         }
     }
 
     #[test]
     fn a_snapshot_asked_for_by_id_is_on_the_first_page_alone() {
-        assert_eq!(only(Some(snapshot()), None).entries.len(), 1);
-        assert_eq!(only(Some(snapshot()), Some(Uuid::from_u128(6))).entries.len(), 1);
-        assert_eq!(only(Some(snapshot()), Some(Uuid::from_u128(7))).entries.len(), 0);
+        let count = |after| only(Some(snapshot()), None, after).entries.len();
+        assert_eq!(
+            (count(None), count(Some(Uuid::from_u128(6))), count(Some(Uuid::from_u128(7)))),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
+    fn a_snapshot_of_ceph_csi_is_found_by_id_and_compared_by_its_source() {
+        let id = SnapshotId { own: source(7), source: None };
+        let asked = filter(&proto::ListSnapshotsRequest {
+            source_volume_id: source(1).to_string(),
+            snapshot_id: id.to_string(),
+            ..Default::default()
+        });
+        assert_eq!(asked, Filter::One(id.clone(), Some(source(1))));
+        let snapshot = Snapshot { id, ..snapshot() };
+        assert_eq!(only(Some(snapshot.clone()), Some(&source(1)), None).entries.len(), 1);
+        assert_eq!(only(Some(snapshot.clone()), Some(&source(2)), None).entries.len(), 0);
+        let told = told(snapshot);
+        assert_eq!((told.snapshot_id, told.source_volume_id), (source(7).to_string(), source(1).to_string()));
     }
 
     #[test]

@@ -195,7 +195,8 @@ mod tests {
         assert_eq!(check(from_snapshot(&snapshot_text), EVERYTHING), Ok(Source::Snapshot(snapshot)));
         assert_eq!(check(from_volume("none"), EVERYTHING), Err(Code::NotFound));
         assert_eq!(check(from_snapshot("none"), EVERYTHING), Err(Code::NotFound));
-        assert_eq!(check(from_snapshot(&volume_text), EVERYTHING), Err(Code::NotFound));
+        let ceph_csi = SnapshotId { own: id(), source: None };
+        assert_eq!(check(from_snapshot(&volume_text), EVERYTHING), Ok(Source::Snapshot(ceph_csi)));
         assert_eq!(check(from_volume(""), EVERYTHING), Err(Code::InvalidArgument));
         assert_eq!(check(from_snapshot(""), EVERYTHING), Err(Code::InvalidArgument));
         assert_eq!(check(from_volume(&volume_text), &[Offer::Snapshots]), Err(Code::InvalidArgument));

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::id::SnapshotId;
+use crate::id::{SnapshotId, VolumeId};
 
 use super::super::Rbd;
 use super::super::cli::Cli;
@@ -27,7 +27,7 @@ pub(super) enum Claimed {
 
 impl Rbd {
     pub(super) async fn claim(&self, new: &New<'_>) -> Result<Claimed> {
-        let (object, source) = (claim_object(&new.id), new.id.source.to_string());
+        let (object, source) = (claim_object(&new.id), new.request.source.uuid.to_string());
         for _ in 0..3 {
             if new.cli.claim(&new.pool, &object, &source).await? {
                 return Ok(Claimed::Now);
@@ -46,7 +46,7 @@ impl Rbd {
 
     /// Whether the name is ours still; one that was given up meanwhile is taken again.
     pub(super) async fn still_claimed(&self, new: &New<'_>) -> Result<bool> {
-        let (object, source) = (claim_object(&new.id), new.id.source.to_string());
+        let (object, source) = (claim_object(&new.id), new.request.source.uuid.to_string());
         match new.cli.claimant(&new.pool, &object).await? {
             Some(owner) => Ok(owner.cookie == source),
             None => new.cli.claim(&new.pool, &object, &source).await,
@@ -57,7 +57,7 @@ impl Rbd {
     pub(super) async fn give_up_claim(&self, cli: &Cli<'_>, pool: &str, id: &SnapshotId) -> Result<()> {
         let object = claim_object(id);
         match cli.claimant(pool, &object).await? {
-            Some(owner) if owner.cookie != id.source.to_string() => Ok(()),
+            Some(owner) if id.source.is_none_or(|source| owner.cookie != source.to_string()) => Ok(()),
             Some(_) => cli.remove_object(pool, &object).await,
             // Killed between lock and object there is none; an object without a lock is what a broken claim leaves.
             None => Ok(()),
@@ -73,18 +73,18 @@ impl Rbd {
             ))
         };
         let Ok(source) = Uuid::try_parse(&owner.cookie) else { return Err(taken(&owner.cookie)) };
-        let other = SnapshotId { source, ..new.id.clone() };
+        let volume = VolumeId { uuid: source, ..new.id.own.clone() };
+        let other = SnapshotId::new(&volume, new.id.own.uuid);
         let (held, since) =
             tokio::try_join!(self.snapshot_image(new.cli, &other), new.cli.object_time(&new.pool, object))?;
         if held.is_some() {
-            return Err(taken(&format_args!("volume {}", other.source_volume())));
+            return Err(taken(&format_args!("volume {volume}")));
         }
         let age = since.map(|since| SystemTime::now().duration_since(since).unwrap_or_default());
         if age.is_some_and(|age| age < self.deadline * PATIENCE) {
             return Err(Error::Busy(format!(
-                "snapshot {:?} is being taken of volume {}: ask again",
-                new.request.name,
-                other.source_volume()
+                "snapshot {:?} is being taken of volume {volume}: ask again",
+                new.request.name
             )));
         }
         tracing::warn!(name = new.request.name, %source, "an interrupted request left the name claimed: it is taken from it");

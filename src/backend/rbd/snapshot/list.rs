@@ -1,6 +1,6 @@
 //! GetSnapshot and ListSnapshots: one, or those of one volume, from the images themselves; all, from the indexes.
 
-use crate::backend::{Listing, Page, Snapshot};
+use crate::backend::{Listing, Page, Places, Snapshot};
 use crate::cluster::{Access, Listed, Secrets};
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId};
@@ -18,14 +18,23 @@ impl Rbd {
     ) -> Result<Snapshot> {
         let access = self.clusters.access(&id.own.cluster, secrets)?;
         let cli = self.cli(&access);
-        if let Some((_, snapshot)) = self.snapshot_image(&cli, id).await? {
-            return told(id.clone(), &snapshot);
+        let found = match id.source_volume() {
+            None => self.find_ceph_csi_snapshot(&cli, id).await?,
+            Some(source) => match self.snapshot_image(&cli, id).await? {
+                Some((image, snapshot)) => {
+                    let reached_from = self.places_of(&cli, &image, &source, &Places::default()).await?;
+                    Some(Snapshot { reached_from, ..told(&source, id.own.uuid, &snapshot)? })
+                }
+                None => None,
+            },
+        };
+        if let Some(snapshot) = found {
+            return Ok(snapshot);
         }
         let pool = self.pools.name(&cli, &id.own.pool).await?;
         self.pools.prove(&cli, &id.own.pool, &pool).await?;
         Err(Error::NotFound(format!(
-            "snapshot {id} does not exist: neither volume {} nor what is left of it has it",
-            id.source_volume()
+            "snapshot {id} does not exist: no image of its own, nor its volume, nor what is left of that, has it"
         )))
     }
 
@@ -47,8 +56,7 @@ impl Rbd {
         }
         let ours = found.iter().filter(|snapshot| snapshot.is_of_a_user());
         let ours = ours.filter_map(|snapshot| Some((csi_uuid(&snapshot.name)?, snapshot)));
-        let told: Result<Vec<Snapshot>> =
-            ours.map(|(uuid, snapshot)| told(SnapshotId::new(source, uuid), snapshot)).collect();
+        let told: Result<Vec<Snapshot>> = ours.map(|(uuid, snapshot)| told(source, uuid, snapshot)).collect();
         Ok(page_of(told?, page))
     }
 

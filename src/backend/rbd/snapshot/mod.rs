@@ -4,7 +4,9 @@ mod claim;
 mod list;
 mod remove;
 
-use crate::backend::{CreateSnapshot, Image, Snapshot};
+use uuid::Uuid;
+
+use crate::backend::{CreateSnapshot, Image, Places, Segments, Snapshot};
 use crate::error::{Error, Result, chain};
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid};
 
@@ -42,13 +44,34 @@ impl Rbd {
         // Both to their ends: a claim that is cut off may still come to be.
         let (claimed, source) = tokio::join!(self.claim(&new), self.source(cli, &new.pool, &request.source));
         let source = self.begun(&new, source).await;
+        let reached_from = match &source {
+            Ok(Some((image, _))) => self.places_of(cli, image, &request.source, &request.places).await,
+            _ => Ok(Vec::new()),
+        };
+        let reached_from = self.begun(&new, reached_from).await?;
         let held = async { self.taken(&new, claimed?, source?).await };
         let (_, snapshot) = held.await.map_err(uncertain)?;
-        let snapshot = told(new.id.clone(), &snapshot).map_err(unfinished)?;
+        let snapshot = told(&request.source, new.id.own.uuid, &snapshot).map_err(unfinished)?;
+        let snapshot = Snapshot { reached_from, ..snapshot };
         let index = index_object(&self.instance);
         cli.omap_set(&new.pool, &index, &snapshot_key(&snapshot), "").await.map_err(unfinished)?;
         self.trash.take_up(&access, &new.pool);
         Ok(snapshot)
+    }
+
+    /// From where a snapshot of this volume is reached. Fails where that is not where it is wanted.
+    async fn places_of(
+        &self,
+        cli: &Cli<'_>,
+        image: &Image,
+        source: &VolumeId,
+        wanted: &Places,
+    ) -> Result<Vec<Segments>> {
+        if self.topology.is_none() {
+            return Ok(Vec::new());
+        }
+        let meta = cli.meta(image).await?.unwrap_or_default();
+        self.reached_from(&meta, source.uuid, wanted)
     }
 
     fn snapshot_id(&self, request: &CreateSnapshot) -> Result<SnapshotId> {
@@ -117,7 +140,7 @@ impl Rbd {
 
     /// The volume is gone. A snapshot that an earlier call took of it may live on.
     async fn of_no_volume(&self, new: &New<'_>) -> Result<Held> {
-        let source = &new.id.source_volume();
+        let source = &new.request.source;
         if let Some(held) = self.snapshot_image(new.cli, &new.id).await? {
             return Ok(held);
         }
@@ -178,12 +201,13 @@ fn uncertain(error: Error) -> Error {
 }
 
 /// A snapshot as it is told to the CO.
-fn told(id: SnapshotId, snapshot: &json::Snapshot) -> Result<Snapshot> {
+fn told(source: &VolumeId, uuid: Uuid, snapshot: &json::Snapshot) -> Result<Snapshot> {
     let created = snapshot.taken().ok_or_else(|| {
         Error::broken(format!(
             "snapshot {}: rbd says that it was taken at {:?}, which this driver cannot read",
             snapshot.name, snapshot.timestamp
         ))
     })?;
-    Ok(Snapshot { id, size: snapshot.size, created, reached_from: Vec::new() })
+    let (id, source) = (SnapshotId::new(source, uuid), source.clone());
+    Ok(Snapshot { id, source, size: snapshot.size, created, reached_from: Vec::new() })
 }

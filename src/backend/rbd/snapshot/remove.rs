@@ -3,7 +3,7 @@
 use crate::backend::Image;
 use crate::cluster::Secrets;
 use crate::error::Result;
-use crate::id::SnapshotId;
+use crate::id::{SnapshotId, VolumeId};
 
 use super::super::Rbd;
 use super::super::cli::Cli;
@@ -14,6 +14,9 @@ use super::{Held, told};
 
 impl Rbd {
     pub(in super::super) async fn remove_snapshot(&self, id: &SnapshotId, secrets: &Secrets) -> Result<()> {
+        let Some(source) = id.source_volume() else {
+            return self.delete_ceph_csi_snapshot(id, secrets).await;
+        };
         let access = self.clusters.access(&id.own.cluster, secrets)?;
         let cli = &self.cli(&access);
         let pool = self.pools.name(cli, &id.own.pool).await?;
@@ -21,10 +24,10 @@ impl Rbd {
         given_up?;
         match held? {
             Some((image, snapshot)) if self.remove_from(cli, &image, &snapshot).await? => {
-                let key = snapshot_key(&told(id.clone(), &snapshot)?);
-                self.forget(cli, &pool, &[key]).await?;
+                let key = snapshot_key(&told(&source, id.own.uuid, &snapshot)?);
+                self.forget_keys(cli, &pool, &[key]).await?;
             }
-            held => self.remove_all(cli, &pool, id, held).await?,
+            held => self.remove_all(cli, &pool, id, &source, held).await?,
         }
         self.trash.take_up(&access, &pool);
         Ok(())
@@ -37,25 +40,24 @@ impl Rbd {
     }
 
     /// Where nothing is found, an earlier call may have come so far that only a tombstone or a key is left.
-    async fn remove_all(&self, cli: &Cli<'_>, pool: &str, id: &SnapshotId, held: Option<Held>) -> Result<()> {
+    async fn remove_all(
+        &self,
+        cli: &Cli<'_>,
+        pool: &str,
+        id: &SnapshotId,
+        source: &VolumeId,
+        held: Option<Held>,
+    ) -> Result<()> {
         let mut held = if held.is_some() { self.snapshot_image(cli, id).await? } else { None };
         while let Some((image, snapshot)) = held {
             self.remove_from(cli, &image, &snapshot).await?;
             held = self.snapshot_image(cli, id).await?;
         }
         self.pools.prove(cli, &id.own.pool, pool).await?;
-        self.bury_empty(cli, pool, id.source).await?;
-        let prefix = key_prefix(id);
+        self.bury_empty(cli, pool, source.uuid).await?;
+        let prefix = key_prefix(id.own.uuid, source.uuid);
         let mut keys = cli.omap_keys(pool, &index_object(&self.instance)).await?;
         keys.retain(|key| key.starts_with(&prefix));
-        self.forget(cli, pool, &keys).await
-    }
-
-    async fn forget(&self, cli: &Cli<'_>, pool: &str, keys: &[String]) -> Result<()> {
-        let index = index_object(&self.instance);
-        for key in keys {
-            cli.omap_remove(pool, &index, key).await?;
-        }
-        Ok(())
+        self.forget_keys(cli, pool, &keys).await
     }
 }
