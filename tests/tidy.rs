@@ -10,8 +10,8 @@ const LAYERS: &[&str] = &["main", "server", "authority", "csi", "node", "backend
 const SERVICES: &[&str] = &["labels", "config", "cluster", "id", "error", "metrics"];
 /// Where gRPC types may be named. Below, nothing knows that it is asked over a wire.
 const WIRE: &[&str] = &["main.rs", "server.rs", "authority.rs", "error.rs", "csi/"];
-/// The one file that starts programs and mounts.
-const SEAM: &str = "host/linux.rs";
+/// The one folder that starts programs and mounts.
+const SEAM: &str = "host/linux/";
 /// Who may name a backend: above, nothing knows which one runs, and below, none knows another.
 const BACKENDS: &[(&str, &str)] = &[("backend::rbd", "backend/rbd/"), ("backend::local", "backend/local/")];
 const CHOOSES: &str = "main.rs";
@@ -146,7 +146,7 @@ fn knows_no_backend(source: &Source) -> Vec<String> {
 }
 
 fn leaves_the_machine_to_the_host(source: &Source) -> Vec<String> {
-    if source.path == SEAM { Vec::new() } else { naming(source, &["Command", "sys_mount"]) }
+    if source.path.starts_with(SEAM) { Vec::new() } else { naming(source, &["Command", "sys_mount"]) }
 }
 
 /// Each arm of `Error::code` names variants: a new one without a code does not compile.

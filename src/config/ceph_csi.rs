@@ -17,8 +17,6 @@ const IGNORED: &[(&str, Switch)] = &[
     ("log_file", Switch(false)),
     ("logslowopinterval", Switch(false)),
     ("logtostderr", Switch(true)),
-    ("maxsnapshotsonimage", Switch(false)),
-    ("minsnapshotsonimage", Switch(false)),
     ("pidlimit", Switch(false)),
     ("pluginpath", Switch(false)),
     ("polltime", Switch(false)),

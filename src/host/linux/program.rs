@@ -1,28 +1,22 @@
-//! The real host. The only file that starts programs and calls mount(2).
+//! One program, from its start to its end: fed, read, and killed with all its children when its time is up.
 #![expect(clippy::disallowed_methods, reason = "this is the one place that the rule leads to")]
 
 use std::fs::File;
 use std::io::{self, Seek as _};
-use std::path::Path;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::future::join3;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use std::os::unix::process::ExitStatusExt as _;
-use sys_mount::{Mount as SysMount, MountFlags, UnmountFlags};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{Notify, SemaphorePermit};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::error::Error;
-use crate::metrics::METRICS;
-
-use super::progress::Progress;
-use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
+use super::super::progress::Progress;
+use super::super::{Cmd, CmdError, End, Output, Slot};
 
 /// More than any listing of ours takes; an `rbd` that aborts can print without end. What is cut off is never taken for
 /// an answer.
@@ -30,115 +24,12 @@ const STDOUT_CAP: usize = 16 << 20;
 /// Of what a program says, its beginning (where an abort gives its reason) and its end (where an error does).
 const HEAD_KEPT: usize = 1 << 10;
 const TAIL_KEPT: usize = 2 << 10;
-/// Programs of `Slot::Long` at once, and of `Slot::Trash`.
-const LONG_SLOTS: usize = 2;
-/// How long a program of `Slot::Behind` lets others go first, and how often it looks for them.
-const BEHIND_AT_MOST: Duration = Duration::from_secs(10);
-const BEHIND_LOOK: Duration = Duration::from_millis(20);
 
-/// What `rbd` is asked to do begins with one of these, or is one word.
-const TWO_WORDS: &[&str] = &["config", "device", "image-meta", "namespace", "snap", "trash"];
-
-pub(crate) struct Linux {
-    cluster: Semaphore,
-    long: Semaphore,
-    trash: Semaphore,
-    behind: Semaphore,
-    processes: usize,
-    deadline: Duration,
-}
-
-impl Linux {
-    /// `processes`: how many `rbd` and `rados` run at once. `deadline`: of a command that names none.
-    pub(crate) fn new(processes: usize, deadline: Duration) -> Self {
-        let [long, trash] = [LONG_SLOTS; 2].map(Semaphore::new);
-        let (cluster, behind) = (Semaphore::new(processes), Semaphore::new(1));
-        Self { cluster, long, trash, behind, processes, deadline }
-    }
-}
-
-impl Linux {
-    async fn let_others_go_first(&self) {
-        let end = Instant::now() + BEHIND_AT_MOST;
-        while self.cluster.available_permits() < self.processes && Instant::now() < end {
-            sleep(BEHIND_LOOK).await;
-        }
-    }
-}
-
-/// Those of the programs that are not on PATH.
-pub(crate) fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = |program: &&str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    programs.iter().copied().filter(|program| !found(program)).collect()
-}
-
-#[async_trait]
-impl Host for Linux {
-    async fn run(&self, cmd: Cmd) -> Result<Output, CmdError> {
-        let slots = match cmd.slot {
-            Slot::Free => None,
-            Slot::Cluster => Some(&self.cluster),
-            Slot::Long => Some(&self.long),
-            Slot::Trash => Some(&self.trash),
-            Slot::Behind => Some(&self.behind),
-        };
-        // The semaphores are never closed, and they are fair: first in, first out.
-        let slot = match slots {
-            Some(slots) => slots.acquire().await.ok(),
-            None => None,
-        };
-        if cmd.slot == Slot::Behind {
-            self.let_others_go_first().await;
-        }
-        let started = Instant::now();
-        let result = run(&cmd, cmd.deadline.unwrap_or(self.deadline), slot).await;
-        let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
-        measure(&cmd, result.as_ref().err().map(|error| &error.end), started.elapsed());
-        tracing::debug!(program = cmd.program, args = ?cmd.args, seconds = started.elapsed().as_secs_f64(), "command {end}");
-        result
-    }
-
-    fn mounts(&self) -> crate::error::Result<Vec<Mount>> {
-        let read = std::fs::read("/proc/self/mountinfo");
-        let text = read.map_err(|error| Error::internal("reading the mounts of this node", error))?;
-        Ok(mountinfo::parse(&text))
-    }
-
-    async fn mount(&self, what: MountCall) -> io::Result<()> {
-        blocking(move || mount(&what)).await
-    }
-
-    async fn unmount(&self, path: &Path) -> io::Result<()> {
-        let path = path.to_owned();
-        blocking(move || sys_mount::unmount(path, no_follow())).await
-    }
-}
-
-fn measure(cmd: &Cmd, end: Option<&End>, took: Duration) {
-    let exit = match end {
-        None => "0".to_owned(),
-        Some(End::Exit(code)) => code.to_string(),
-        Some(End::Signal(_)) => "signal".to_owned(),
-        Some(End::Deadline(_)) => "deadline".to_owned(),
-        Some(End::Overflow(_)) => "overflow".to_owned(),
-        Some(End::Start(_)) => "start".to_owned(),
-    };
-    // What other programs are given are paths.
-    let verb = match (cmd.program, cmd.args.as_slice()) {
-        ("rbd", [kind, what, ..]) if TWO_WORDS.contains(&kind.as_str()) => format!("{kind} {what}"),
-        ("rbd" | "rados", [verb, ..]) => verb.clone(),
-        _ => String::new(),
-    };
-    METRICS.ran(cmd.program, &verb, exit, took);
-}
-
-/// A system call that may hang, on a thread of its own.
-async fn blocking(call: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
-}
-
-async fn run(cmd: &Cmd, limit: Duration, slot: Option<SemaphorePermit<'_>>) -> Result<Output, CmdError> {
+pub(super) async fn run(
+    cmd: &Cmd,
+    limit: Duration,
+    slot: Option<SemaphorePermit<'_>>,
+) -> Result<Output, CmdError> {
     let mut output = Output::default();
     let end = match spawn(cmd) {
         Ok(mut child) => wait(&mut child, cmd, limit, slot, &mut output).await,
@@ -297,69 +188,13 @@ fn summary(said: &[u8]) -> String {
     head.iter().take(2).chain(tail).copied().collect::<Vec<_>>().join("; ")
 }
 
-fn mount(what: &MountCall) -> io::Result<()> {
-    match what {
-        MountCall::Filesystem { device, target, fs_type, options } => {
-            let (flags, data) = split_options(options);
-            SysMount::builder().fstype(fs_type.as_str()).flags(flags).data(&data).mount(device, target)?;
-        }
-        MountCall::Bind { source, target, options, read_only } => {
-            SysMount::builder().fstype("none").flags(MountFlags::BIND).mount(source, target)?;
-            let (mut flags, _) = split_options(options);
-            flags.set(MountFlags::RDONLY, *read_only || flags.contains(MountFlags::RDONLY));
-            if flags.is_empty() {
-                return Ok(());
-            }
-            // mount(2) ignores every other flag of the call that binds.
-            let remounted = remount(target, flags);
-            if remounted.is_err() {
-                let _ = sys_mount::unmount(target, no_follow());
-            }
-            remounted?;
-        }
-    }
-    Ok(())
-}
-
-/// umount(2) of the path itself, never of what a symlink at its end points to. (sys-mount 3.1's own NOFOLLOW is
-/// O_NOFOLLOW, which the kernel answers with EINVAL.)
-fn no_follow() -> UnmountFlags {
-    UnmountFlags::from_bits_retain(nix::libc::UMOUNT_NOFOLLOW)
-}
-
-fn remount(target: &Path, flags: MountFlags) -> io::Result<()> {
-    let flags = flags | MountFlags::BIND | MountFlags::REMOUNT;
-    SysMount::builder().fstype("none").flags(flags).mount("none", target).map(drop)
-}
-
-/// Mount options as mount(8) takes them, split into the flags of mount(2) and the data for the filesystem.
-fn split_options(options: &[String]) -> (MountFlags, String) {
-    let (mut flags, mut data) = (MountFlags::empty(), Vec::new());
-    for option in options.iter().flat_map(|option| option.split(',')) {
-        match option {
-            // For mount(8) itself, or the default.
-            "" | "defaults" | "_netdev" | "rw" | "suid" | "dev" | "exec" | "async" | "atime" => {}
-            "ro" => flags |= MountFlags::RDONLY,
-            "nosuid" => flags |= MountFlags::NOSUID,
-            "nodev" => flags |= MountFlags::NODEV,
-            "noexec" => flags |= MountFlags::NOEXEC,
-            "sync" => flags |= MountFlags::SYNCHRONOUS,
-            "dirsync" => flags |= MountFlags::DIRSYNC,
-            "noatime" => flags |= MountFlags::NOATIME,
-            "nodiratime" => flags |= MountFlags::NODIRATIME,
-            "relatime" => flags |= MountFlags::RELATIME,
-            "strictatime" => flags |= MountFlags::STRICTATIME,
-            other => data.push(other),
-        }
-    }
-    (flags, data.join(","))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::host::Host as _;
+    use crate::host::linux::Linux;
 
     fn sh(script: &str) -> Cmd {
         Cmd::new("sh", ["-c", script])
@@ -441,13 +276,5 @@ mod tests {
     #[tokio::test]
     async fn a_pipe_kept_open_by_a_grandchild_holds_nobody() {
         assert!(check(sh("sleep 30 & exit 0"), Duration::from_secs(10)).await.is_ok());
-    }
-
-    #[test]
-    fn options_are_split_into_flags_and_data() {
-        let (flags, data) =
-            split_options(&["_netdev,ro".to_owned(), "noatime".to_owned(), "nouuid,data=ordered".to_owned()]);
-        assert_eq!(flags, MountFlags::RDONLY | MountFlags::NOATIME);
-        assert_eq!(data, "nouuid,data=ordered");
     }
 }

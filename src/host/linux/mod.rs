@@ -1,0 +1,125 @@
+//! The real host. Only this folder starts programs and calls mount(2).
+
+mod mounting;
+mod program;
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+
+use crate::error::Error;
+use crate::metrics::METRICS;
+
+use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
+
+/// Programs of `Slot::Long` at once, and of `Slot::Trash`.
+const LONG_SLOTS: usize = 2;
+/// How long a program of `Slot::Behind` lets others go first, and how often it looks for them.
+const BEHIND_AT_MOST: Duration = Duration::from_secs(10);
+const BEHIND_LOOK: Duration = Duration::from_millis(20);
+
+/// What `rbd` is asked to do begins with one of these, or is one word.
+const TWO_WORDS: &[&str] = &["config", "device", "image-meta", "namespace", "snap", "trash"];
+
+pub(crate) struct Linux {
+    cluster: Semaphore,
+    long: Semaphore,
+    trash: Semaphore,
+    behind: Semaphore,
+    processes: usize,
+    deadline: Duration,
+}
+
+impl Linux {
+    /// `processes`: how many `rbd` and `rados` run at once. `deadline`: of a command that names none.
+    pub(crate) fn new(processes: usize, deadline: Duration) -> Self {
+        let [long, trash] = [LONG_SLOTS; 2].map(Semaphore::new);
+        let (cluster, behind) = (Semaphore::new(processes), Semaphore::new(1));
+        Self { cluster, long, trash, behind, processes, deadline }
+    }
+}
+
+impl Linux {
+    async fn let_others_go_first(&self) {
+        let end = Instant::now() + BEHIND_AT_MOST;
+        while self.cluster.available_permits() < self.processes && Instant::now() < end {
+            sleep(BEHIND_LOOK).await;
+        }
+    }
+}
+
+/// Those of the programs that are not on PATH.
+pub(crate) fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = |program: &&str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    programs.iter().copied().filter(|program| !found(program)).collect()
+}
+
+#[async_trait]
+impl Host for Linux {
+    async fn run(&self, cmd: Cmd) -> Result<Output, CmdError> {
+        let slots = match cmd.slot {
+            Slot::Free => None,
+            Slot::Cluster => Some(&self.cluster),
+            Slot::Long => Some(&self.long),
+            Slot::Trash => Some(&self.trash),
+            Slot::Behind => Some(&self.behind),
+        };
+        // The semaphores are never closed, and they are fair: first in, first out.
+        let slot = match slots {
+            Some(slots) => slots.acquire().await.ok(),
+            None => None,
+        };
+        if cmd.slot == Slot::Behind {
+            self.let_others_go_first().await;
+        }
+        let started = Instant::now();
+        let result = program::run(&cmd, cmd.deadline.unwrap_or(self.deadline), slot).await;
+        let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
+        measure(&cmd, result.as_ref().err().map(|error| &error.end), started.elapsed());
+        tracing::debug!(program = cmd.program, args = ?cmd.args, seconds = started.elapsed().as_secs_f64(), "command {end}");
+        result
+    }
+
+    fn mounts(&self) -> crate::error::Result<Vec<Mount>> {
+        let read = std::fs::read("/proc/self/mountinfo");
+        let text = read.map_err(|error| Error::internal("reading the mounts of this node", error))?;
+        Ok(mountinfo::parse(&text))
+    }
+
+    async fn mount(&self, what: MountCall) -> io::Result<()> {
+        blocking(move || mounting::mount(&what)).await
+    }
+
+    async fn unmount(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        blocking(move || mounting::unmount(&path)).await
+    }
+}
+
+fn measure(cmd: &Cmd, end: Option<&End>, took: Duration) {
+    let exit = match end {
+        None => "0".to_owned(),
+        Some(End::Exit(code)) => code.to_string(),
+        Some(End::Signal(_)) => "signal".to_owned(),
+        Some(End::Deadline(_)) => "deadline".to_owned(),
+        Some(End::Overflow(_)) => "overflow".to_owned(),
+        Some(End::Start(_)) => "start".to_owned(),
+    };
+    // What other programs are given are paths.
+    let verb = match (cmd.program, cmd.args.as_slice()) {
+        ("rbd", [kind, what, ..]) if TWO_WORDS.contains(&kind.as_str()) => format!("{kind} {what}"),
+        ("rbd" | "rados", [verb, ..]) => verb.clone(),
+        _ => String::new(),
+    };
+    METRICS.ran(cmd.program, &verb, exit, took);
+}
+
+/// A system call that may hang, on a thread of its own.
+async fn blocking(call: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
+}
