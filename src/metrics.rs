@@ -30,7 +30,7 @@ pub(crate) static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 pub(crate) struct Metrics {
     registry: Registry,
     calls: Family<Call, Histogram>,
-    commands: Family<Program, Histogram>,
+    commands: Family<Run, Histogram>,
     /// Operations that run, whether or not anybody waits for them.
     pub(crate) in_flight: Gauge,
     /// Seconds.
@@ -50,7 +50,7 @@ struct Call {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Program {
+struct Run {
     program: &'static str,
     verb: String,
     /// "0", another exit status, "signal", "deadline" or "start".
@@ -119,7 +119,7 @@ impl Metrics {
 
     /// A program that has ended.
     pub(crate) fn ran(&self, program: &'static str, verb: &str, exit: String, took: Duration) {
-        let command = Program { program, verb: verb.to_owned(), exit };
+        let command = Run { program, verb: verb.to_owned(), exit };
         self.commands.get_or_create(&command).observe(took.as_secs_f64());
     }
 

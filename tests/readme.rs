@@ -15,8 +15,8 @@ const FLAGS: &str = include_str!("../src/config/ceph_csi.rs");
 
 /// What is found wrong on Ceph, by the controller, by the backend on a node, and by the node itself.
 const HEALTH: &[&str] = &[
-    include_str!("../src/backend/rbd/health.rs"),
-    include_str!("../src/backend/rbd/kernel.rs"),
+    include_str!("../src/backend/rbd/pool/health.rs"),
+    include_str!("../src/backend/rbd/attach/sysfs.rs"),
     include_str!("../src/node/health.rs"),
 ];
 

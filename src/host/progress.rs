@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::metrics::METRICS;
+
 use super::{Cmd, Slot};
 
 const EVERY: Duration = Duration::from_secs(10);
@@ -22,8 +24,11 @@ impl Progress {
     }
 
     pub(super) fn hear(&mut self, said: &[u8]) {
-        let Some(what) = self.what.as_ref().filter(|_| self.told.elapsed() >= EVERY) else { return };
-        if let Some(percent) = percent(said) {
+        let Some((what, percent)) = self.what.as_ref().zip(percent(said)) else { return };
+        if what.starts_with("flatten ") {
+            METRICS.flattened.set(percent.into());
+        }
+        if self.told.elapsed() >= EVERY {
             tracing::info!(percent, "{what} goes on");
             self.told = Instant::now();
         }

@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tonic::Code;
@@ -362,16 +361,27 @@ async fn krbd_is_told_the_protocol_where_all_monitors_speak_the_new_one() {
 }
 
 #[tokio::test]
-async fn read_affinity_that_cannot_work_says_so() {
+async fn a_node_reads_from_what_is_near() {
     let scene = Scene::new();
-    let flags = ["--enable-read-affinity=true", "--crush-location-labels=topology.kubernetes.io/zone"];
+    let flags = ["--enable-read-affinity=true", "--crush-location-labels=topology.kubernetes.io/zone=a.b"];
     let driver = scene.driver().flag(flags[0]).flag(flags[1]).start().await;
-    assert!(driver.log().contains("labels of this node are not known"), "{}", driver.log());
+    let life = create(&scene, &driver, &[], None).await;
+    life.stage(&driver).await.expect("NodeStageVolume");
+    assert_eq!(options(&driver), "noudev,read_from_replica=localize,crush_location=zone:a-b");
+    life.unstage(&driver).await.expect("NodeUnstageVolume");
+    driver.delete(&life.id).await.expect("DeleteVolume");
+}
+
+#[tokio::test]
+async fn a_node_whose_labels_nobody_tells_reads_from_primaries_and_says_so() {
+    let scene = Scene::new();
+    let affinity = json!({ "enabled": true, "crushLocationLabels": ["topology.kubernetes.io/zone"] });
+    scene.configure_with(&lab().monitors, json!({ "readAffinity": affinity }), json!({}));
+    let driver = scene.start().await;
     let life = create(&scene, &driver, &[], None).await;
     life.stage(&driver).await.expect("NodeStageVolume");
     assert_eq!(options(&driver), "noudev");
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(driver.log().contains("this node has none of these labels"), "{}", driver.log());
+    assert!(driver.log().contains("read affinity"), "{}", driver.log());
     life.unstage(&driver).await.expect("NodeUnstageVolume");
     driver.delete(&life.id).await.expect("DeleteVolume");
 }

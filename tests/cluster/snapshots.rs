@@ -32,7 +32,7 @@ async fn a_snapshot_holds_what_was_written_before_it_and_nothing_after() {
     let snapshot = driver.snap("before", &life.id).await.expect("CreateSnapshot");
     let held = format!("{}@csi-snap-{}", life.image, uuid(&snapshot.snapshot_id));
     let content = scene.corner.content(&held);
-    life.write(&[2; 1 << 20]).expect("a write");
+    life.write(&vec![2; 1 << 20]).expect("a write");
     life.down(&driver).await;
     assert_eq!(scene.corner.content(&held), content);
     assert_ne!(scene.corner.content(&life.image), content);
@@ -192,8 +192,8 @@ async fn snapshots_are_listed_by_volume_and_by_id() {
     let mut by_id = page(0, "");
     by_id.snapshot_id.clone_from(&two);
     let list = async |request| ids(&driver.list_snaps(request).await.expect("ListSnapshots"));
-    assert_eq!(list(of_volume(&first)).await, [one.clone()]);
-    assert_eq!(list(by_id.clone()).await, [two.clone()]);
+    assert_eq!(list(of_volume(&first)).await, std::slice::from_ref(&one));
+    assert_eq!(list(by_id.clone()).await, std::slice::from_ref(&two));
     by_id.source_volume_id.clone_from(&first);
     assert!(list(by_id).await.is_empty());
     driver.delete(&first).await.expect("DeleteVolume");
@@ -222,6 +222,6 @@ async fn all_are_listed_with_the_credential_of_the_configuration_or_the_only_clu
     ]);
     fs::write(scene.path("config.json"), config.to_string()).expect("config.json");
     let listed = driver.list_snaps(bare).await.expect("ListSnapshots");
-    assert_eq!(ids(&listed), [id.clone()]);
+    assert_eq!(ids(&listed), std::slice::from_ref(&id));
     driver.unsnap(&id).await.expect("DeleteSnapshot");
 }

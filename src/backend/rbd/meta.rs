@@ -8,65 +8,65 @@ use uuid::Uuid;
 
 use crate::backend::{FormatMark, Segments, Source};
 
-use super::json::Watcher;
+use crate::backend::rbd::cli::json::Watcher;
 
-pub(super) type Meta = BTreeMap<String, String>;
+pub(crate) type Meta = BTreeMap<String, String>;
 
-pub(super) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
+pub(crate) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
 /// ceph-csi's key of how nodes map the image, since its 3.17.
-pub(super) const MOUNTER: &str = "csi.ceph.com/mounter";
+pub(crate) const MOUNTER: &str = "csi.ceph.com/mounter";
 const NBD: &str = "rbd-nbd";
 const CREATED: &str = ".rbd.csi.ceph.com/created";
 /// ceph-csi's keys of an encrypted image: the older one has a dot in front.
 const ENCRYPTED: [&str; 2] = ["rbd.csi.ceph.com/encrypted", ".rbd.csi.ceph.com/encrypted"];
-pub(super) const FORMAT: &str = ".rbd.csi.ceph.com/format";
-pub(super) const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
+pub(crate) const FORMAT: &str = ".rbd.csi.ceph.com/format";
+pub(crate) const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
 /// The journal of the filesystem was replayed, and nobody has written since: the uuid of the volume.
-pub(super) const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
+pub(crate) const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
 /// From where the image is reached.
-pub(super) const TOPOLOGY: &str = ".rbd.csi.ceph.com/topology";
+pub(crate) const TOPOLOGY: &str = ".rbd.csi.ceph.com/topology";
 /// ceph-csi's key; the volume id in it names the image.
 const CLIENT: &str = ".rbd.csi.ceph.com/clientaddress/";
 
 /// Says how nodes map the image: librbd, which rbd-nbd runs, has limits, and krbd has none.
-pub(super) fn mounter(nbd: bool) -> (String, String) {
+pub(crate) fn mounter(nbd: bool) -> (String, String) {
     (MOUNTER.to_owned(), if nbd { NBD } else { "rbd" }.to_owned())
 }
 
-pub(super) fn is_nbd(meta: &Meta) -> bool {
+pub(crate) fn is_nbd(meta: &Meta) -> bool {
     meta.get(MOUNTER).is_some_and(|mounter| mounter == NBD)
 }
 
 /// The marker that comes last in the import stream: with it, and with its size reached, an image is whole.
-pub(super) fn created(uuid: Uuid, size: u64) -> (String, String) {
+pub(crate) fn created(uuid: Uuid, size: u64) -> (String, String) {
     (CREATED.to_owned(), format!("{uuid} {size}"))
 }
 
 /// The marker of a clone, written when it is proved whole. As it is written apart from the image, it names the image by
 /// its id too: written late, to one that was made anew meanwhile, it counts for nothing.
-pub(super) fn cloned(uuid: Uuid, size: u64, image_id: &str, source: &str) -> (String, String) {
+pub(crate) fn cloned(uuid: Uuid, size: u64, image_id: &str, source: &str) -> (String, String) {
     (CREATED.to_owned(), format!("{uuid} {size} {image_id} {source}"))
 }
 
 /// What a marker says of its image.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Created<'a> {
+pub(crate) struct Created<'a> {
     /// Bytes, at least.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// Of a clone.
     image_id: Option<&'a str>,
     /// Of a clone: what it was made from, as `source_text` has it.
-    pub(super) source: Option<&'a str>,
+    pub(crate) source: Option<&'a str>,
 }
 
 impl Created<'_> {
-    pub(super) fn is_of(&self, image_id: &str) -> bool {
+    pub(crate) fn is_of(&self, image_id: &str) -> bool {
         self.image_id.is_none_or(|named| named == image_id)
     }
 }
 
 /// The marker of the image of this uuid.
-pub(super) fn created_by(meta: &Meta, uuid: Uuid) -> Option<Created<'_>> {
+pub(crate) fn created_by(meta: &Meta, uuid: Uuid) -> Option<Created<'_>> {
     let mut words = meta.get(CREATED)?.split(' ');
     let named = words.next()? == uuid.to_string();
     let size = words.next()?.parse().ok()?;
@@ -74,11 +74,11 @@ pub(super) fn created_by(meta: &Meta, uuid: Uuid) -> Option<Created<'_>> {
 }
 
 /// The uuid that the marker names, whichever it is.
-pub(super) fn created_for(meta: &Meta) -> Option<Uuid> {
+pub(crate) fn created_for(meta: &Meta) -> Option<Uuid> {
     Uuid::try_parse(meta.get(CREATED)?.split(' ').next()?).ok()
 }
 
-pub(super) fn source_text(source: &Source) -> String {
+pub(crate) fn source_text(source: &Source) -> String {
     match source {
         Source::Snapshot(id) => format!("snapshot:{}", id.own.uuid),
         Source::Volume(id) => format!("volume:{}", id.uuid),
@@ -86,11 +86,11 @@ pub(super) fn source_text(source: &Source) -> String {
 }
 
 /// Whether there is a header before what a pod sees of the image.
-pub(super) fn is_encrypted(meta: &Meta) -> bool {
+pub(crate) fn is_encrypted(meta: &Meta) -> bool {
     ENCRYPTED.iter().any(|key| meta.contains_key(*key))
 }
 
-pub(super) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {
+pub(crate) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {
     match mark {
         FormatMark::Never => None,
         FormatMark::Begun(fs_type) => Some(format!("begun {fs_type} {uuid}")),
@@ -99,7 +99,7 @@ pub(super) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {
     }
 }
 
-pub(super) fn format_mark(meta: &Meta, uuid: Uuid) -> FormatMark {
+pub(crate) fn format_mark(meta: &Meta, uuid: Uuid) -> FormatMark {
     let mut words = meta.get(FORMAT).map(String::as_str).unwrap_or_default().split(' ');
     let (state, fs_type, named) = (words.next(), words.next().unwrap_or_default().to_owned(), words.next());
     match state.filter(|_| named == Some(uuid.to_string().as_str())) {
@@ -110,18 +110,18 @@ pub(super) fn format_mark(meta: &Meta, uuid: Uuid) -> FormatMark {
     }
 }
 
-pub(super) fn is_replayed(meta: &Meta, uuid: Uuid) -> bool {
+pub(crate) fn is_replayed(meta: &Meta, uuid: Uuid) -> bool {
     meta.get(REPLAYED).is_some_and(|named| *named == uuid.to_string())
 }
 
 /// What is noted of an image that is not reached from everywhere. A clone may be in another pool than its source.
-pub(super) fn topology(reached_from: &[Segments], uuid: Uuid) -> Option<(String, String)> {
+pub(crate) fn topology(reached_from: &[Segments], uuid: Uuid) -> Option<(String, String)> {
     let places = serde_json::to_string(reached_from).ok().filter(|_| !reached_from.is_empty())?;
     Some((TOPOLOGY.to_owned(), format!("{uuid} {places}")))
 }
 
 /// Empty: from everywhere.
-pub(super) fn reached_from(meta: &Meta, uuid: Uuid) -> Vec<Segments> {
+pub(crate) fn reached_from(meta: &Meta, uuid: Uuid) -> Vec<Segments> {
     let noted = meta.get(TOPOLOGY).and_then(|value| value.split_once(' '));
     let ours = noted.filter(|(named, _)| *named == uuid.to_string());
     ours.and_then(|(_, places)| serde_json::from_str(places).ok()).unwrap_or_default()
@@ -129,33 +129,33 @@ pub(super) fn reached_from(meta: &Meta, uuid: Uuid) -> Vec<Segments> {
 
 /// A node that ControllerPublishVolume gave the volume to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Published {
-    pub(super) node: String,
-    pub(super) read_only: bool,
-    pub(super) multi_node: bool,
+pub(crate) struct Published {
+    pub(crate) node: String,
+    pub(crate) read_only: bool,
+    pub(crate) multi_node: bool,
 }
 
 impl Published {
-    pub(super) fn key(&self) -> String {
+    pub(crate) fn key(&self) -> String {
         published_key(&self.node)
     }
 
-    pub(super) fn value(&self, uuid: Uuid) -> String {
+    pub(crate) fn value(&self, uuid: Uuid) -> String {
         let access = if self.read_only { "ro" } else { "rw" };
         format!("{access} {} {uuid}", if self.multi_node { "multi" } else { "single" })
     }
 }
 
-pub(super) fn published_key(node: &str) -> String {
+pub(crate) fn published_key(node: &str) -> String {
     format!("{PUBLISHED}{node}")
 }
 
 /// The node in a key of such a record.
-pub(super) fn published_node(key: &str) -> Option<&str> {
+pub(crate) fn published_node(key: &str) -> Option<&str> {
     key.strip_prefix(PUBLISHED)
 }
 
-pub(super) fn published(meta: &Meta, uuid: Uuid) -> Vec<Published> {
+pub(crate) fn published(meta: &Meta, uuid: Uuid) -> Vec<Published> {
     let uuid = uuid.to_string();
     let records = meta.iter().filter_map(|(key, value)| Some((published_node(key)?, value)));
     let records = records.filter(|(_, value)| value.ends_with(&uuid));
@@ -168,12 +168,12 @@ pub(super) fn published(meta: &Meta, uuid: Uuid) -> Vec<Published> {
         .collect()
 }
 
-pub(super) fn client_key(volume: &str, node: &str) -> String {
+pub(crate) fn client_key(volume: &str, node: &str) -> String {
     format!("{CLIENT}{volume}/{node}")
 }
 
 /// The client addresses recorded at stage, by node.
-pub(super) fn clients<'a>(meta: &'a Meta, volume: &str) -> Vec<(&'a str, &'a str)> {
+pub(crate) fn clients<'a>(meta: &'a Meta, volume: &str) -> Vec<(&'a str, &'a str)> {
     let prefix = format!("{CLIENT}{volume}/");
     let records =
         meta.iter().filter_map(|(key, address)| Some((key.strip_prefix(&prefix)?, address.as_str())));
@@ -181,13 +181,13 @@ pub(super) fn clients<'a>(meta: &'a Meta, volume: &str) -> Vec<(&'a str, &'a str
 }
 
 /// Whether these watchers are rbd-mirror's at most; a client that some node recorded is never one.
-pub(super) fn only_mirrors(clients: &[(&str, &str)], watchers: &[Watcher], mirrors: usize) -> bool {
+pub(crate) fn only_mirrors(clients: &[(&str, &str)], watchers: &[Watcher], mirrors: usize) -> bool {
     let recorded = |watcher: &Watcher| clients.iter().any(|(_, address)| *address == watcher.address);
     watchers.len() <= mirrors && !watchers.iter().any(recorded)
 }
 
 /// Watchers in words, with the nodes that recorded them.
-pub(super) fn named(clients: &[(&str, &str)], watchers: &[Watcher]) -> String {
+pub(crate) fn named(clients: &[(&str, &str)], watchers: &[Watcher]) -> String {
     let name = |watcher: &Watcher| {
         let node = clients.iter().find(|(_, address)| *address == watcher.address);
         node.map_or_else(|| watcher.address.clone(), |(node, address)| format!("{address} (node {node:?})"))

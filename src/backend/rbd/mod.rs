@@ -1,44 +1,14 @@
 //! Volumes as RBD images: one file for each thing that is done with them. Here is what the files share.
 
 mod attach;
-mod behind;
-mod capacity;
 mod ceph_csi;
 mod cli;
-mod clone;
-mod create;
-mod delete;
-mod devices;
-mod diff;
-mod expand;
-mod extents;
-mod find;
-mod flatten;
-mod health;
-mod index;
-mod journal;
-mod json;
-mod kernel;
-mod lists;
-mod mapping;
 mod meta;
-mod modify;
 mod params;
-mod pools;
-mod proof;
-mod publish;
-mod qos;
-mod readers;
-mod records;
-mod report;
+mod pool;
 mod snapshot;
-mod source;
-mod state;
-mod stream;
-mod takeover;
-mod tombstone;
-mod topology;
 mod trash;
+mod volume;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -62,20 +32,20 @@ use crate::id::{SnapshotId, VolumeId, snapshot_uuid, volume_uuid};
 use crate::labels::NodeLabels;
 use crate::ops::Ops;
 
-use behind::Behind;
+use ceph_csi::adopt::Names;
 use cli::Cli;
-use find::not_found;
-use flatten::Flattens;
-use json::Watcher;
-use mapping::{Client, Wanted};
+use cli::json::Watcher;
+use params::mapping::{Client, Wanted};
 use params::{Plan, snapshot_prefix};
-use pools::Pools;
-use report::Reports;
-use source::Sources;
-use takeover::Names;
+use pool::Pools;
+use pool::stats::Reports;
 use trash::Trash;
+use volume::clone::flatten::Flattens;
+use volume::clone::marker::MarkerQueue;
+use volume::clone::source::Sources;
+use volume::not_found;
 
-pub(crate) use topology::Topology;
+pub(crate) use volume::placement::Topology;
 
 /// Image sizes are whole MiB, as ceph-csi's are.
 const GRANULE: u64 = 1 << 20;
@@ -100,7 +70,7 @@ pub(crate) struct Rbd {
     names: Names,
     trash: Arc<Trash>,
     sources: Sources,
-    behind: Arc<Behind>,
+    markers: Arc<MarkerQueue>,
     flattens: Arc<Flattens>,
     limits: Limits,
     /// /sys/bus/rbd/devices
@@ -127,7 +97,7 @@ impl Rbd {
         ops: Ops,
     ) -> Self {
         let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops.clone()));
-        let behind = Arc::new(Behind::new(&host, deadline, ops.clone()));
+        let markers = Arc::new(MarkerQueue::new(&host, deadline, ops.clone()));
         let flattens = Arc::new(Flattens::new(host.clone(), deadline, ops));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
         let mut offers = vec![
@@ -154,7 +124,7 @@ impl Rbd {
             names: Names::default(),
             trash,
             sources: Sources::default(),
-            behind,
+            markers,
             flattens,
             limits: Limits::default(),
             sysfs,
@@ -207,7 +177,7 @@ impl Backend for Rbd {
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {
         let plan = Plan::parse(request, &self.cluster_name)?;
         if request.source.is_none() {
-            create::size(&plan, request)?;
+            volume::create::size(&plan, request)?;
         }
         Ok(volume_uuid(&self.instance, &plan.cluster, &request.name))
     }
@@ -342,11 +312,11 @@ impl Backend for Rbd {
     }
 
     fn image_health(&self, image: &Image) -> Vec<Ailment> {
-        kernel::image_ailments(self.sys(), image)
+        attach::sysfs::image_ailments(self.sys(), image)
     }
 
     fn storage_health(&self) -> Vec<Ailment> {
-        kernel::storage_ailments(self.sys())
+        attach::sysfs::storage_ailments(self.sys())
     }
 }
 

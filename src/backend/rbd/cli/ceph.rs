@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::host::CmdError;
 
-use super::super::report::{QUESTIONS, Report};
-use super::{Cli, explain};
+use crate::backend::rbd::cli::{Cli, explain};
+use crate::backend::rbd::pool::stats::{QUESTIONS, Report};
 
 impl Cli<'_> {
     /// Some 0.3 s: ask seldom.
@@ -24,7 +24,7 @@ impl Cli<'_> {
 }
 
 /// `ceph` exits with 1 for most failures and writes `[errno 110]`.
-pub(super) fn errno_of(error: &CmdError) -> Option<i32> {
+pub(crate) fn errno_of(error: &CmdError) -> Option<i32> {
     let written = error.said.split_once("[errno ").and_then(|(_, rest)| rest.split_once(']'));
     error.exit()?;
     written.and_then(|(number, _)| number.parse().ok())

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::backend::Image;
 use crate::host::{Cmd, CmdError, End, Slot};
 
-use super::Cli;
+use crate::backend::rbd::cli::Cli;
 
 impl Cli<'_> {
     /// Maps the image with krbd; answers its device.

@@ -4,9 +4,9 @@ use crate::backend::Image;
 use crate::error::Result;
 use crate::host::{Cmd, CmdError, Slot};
 
-use super::super::json::{Info, Status, Used, Watcher};
-use super::super::meta::Meta;
-use super::{Cli, absent_is_none, errno, explain, parse};
+use crate::backend::rbd::cli::json::{Info, Status, Used, Watcher};
+use crate::backend::rbd::cli::{Cli, absent_is_none, errno, explain, parse};
+use crate::backend::rbd::meta::Meta;
 
 /// What became of an image's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 mod ceph;
 mod device;
 mod image;
+pub(crate) mod json;
 mod rados;
 mod snapshot;
 mod trash;
@@ -19,40 +20,40 @@ use crate::cluster::Access;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, End, Host, Output, Slot};
 
-pub(super) use image::Renamed;
-pub(super) use trash::{Removal, Restored};
+pub(crate) use image::Renamed;
+pub(crate) use trash::{Removal, Restored};
 
 /// errno, which is also `rbd`'s exit status.
-pub(super) mod errno {
-    pub(in super::super) const PERM: i32 = 1;
-    pub(in super::super) const NOENT: i32 = 2;
-    pub(in super::super) const NXIO: i32 = 6;
-    pub(in super::super) const ACCES: i32 = 13;
-    pub(in super::super) const BUSY: i32 = 16;
-    pub(in super::super) const EXIST: i32 = 17;
-    pub(in super::super) const INVAL: i32 = 22;
-    pub(in super::super) const NOSPC: i32 = 28;
-    pub(in super::super) const ROFS: i32 = 30;
-    pub(in super::super) const NOSYS: i32 = 38;
-    pub(in super::super) const NOTEMPTY: i32 = 39;
-    pub(in super::super) const BLOCKLISTED: i32 = 108;
-    pub(in super::super) const TIMEDOUT: i32 = 110;
-    pub(in super::super) const DQUOT: i32 = 122;
+pub(crate) mod errno {
+    pub(crate) const PERM: i32 = 1;
+    pub(crate) const NOENT: i32 = 2;
+    pub(crate) const NXIO: i32 = 6;
+    pub(crate) const ACCES: i32 = 13;
+    pub(crate) const BUSY: i32 = 16;
+    pub(crate) const EXIST: i32 = 17;
+    pub(crate) const INVAL: i32 = 22;
+    pub(crate) const NOSPC: i32 = 28;
+    pub(crate) const ROFS: i32 = 30;
+    pub(crate) const NOSYS: i32 = 38;
+    pub(crate) const NOTEMPTY: i32 = 39;
+    pub(crate) const BLOCKLISTED: i32 = 108;
+    pub(crate) const TIMEDOUT: i32 = 110;
+    pub(crate) const DQUOT: i32 = 122;
 }
 
 /// Where Ceph's own settings come from, if the administrator gives any.
 const CEPH_CONF: &str = "/etc/ceph/ceph.conf";
 
 /// The commands on one cluster, as one user.
-pub(super) struct Cli<'a> {
-    pub(super) host: &'a dyn Host,
-    pub(super) access: &'a Access,
+pub(crate) struct Cli<'a> {
+    pub(crate) host: &'a dyn Host,
+    pub(crate) access: &'a Access,
     /// `--command-timeout`.
-    pub(super) deadline: Duration,
+    pub(crate) deadline: Duration,
 }
 
 impl Cli<'_> {
-    pub(super) fn image(&self, pool: &str, name: &str) -> Image {
+    pub(crate) fn image(&self, pool: &str, name: &str) -> Image {
         Image { pool: pool.to_owned(), namespace: self.access.namespace.clone(), name: name.to_owned() }
     }
 
@@ -146,7 +147,7 @@ impl Cli<'_> {
 }
 
 /// What a failed command means to the caller. By the number, not by the text.
-pub(super) fn explain(what: &str, error: CmdError) -> Error {
+pub(crate) fn explain(what: &str, error: CmdError) -> Error {
     let code = match error.program {
         "rados" => rados_errno(&error),
         "ceph" => ceph::errno_of(&error),
@@ -171,7 +172,7 @@ pub(super) fn explain(what: &str, error: CmdError) -> Error {
 }
 
 /// `rados` exits with 1 for everything and writes the number in brackets; an absent key it only tells in words.
-pub(super) fn rados_errno(error: &CmdError) -> Option<i32> {
+pub(crate) fn rados_errno(error: &CmdError) -> Option<i32> {
     error.exit()?;
     if error.said.contains("No such key:") {
         return Some(errno::NOENT);

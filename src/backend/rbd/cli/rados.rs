@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, Result};
 use crate::host::{CmdError, Output};
 
-use super::super::json::{Claim, Locker, Named, Pools};
-use super::{Cli, errno, explain, parse, rados_errno};
+use crate::backend::rbd::cli::json::{Claim, Locker, Named, Pools};
+use crate::backend::rbd::cli::{Cli, errno, explain, parse, rados_errno};
 
 /// Spares `rados` a round trip, after whose failure it would tell no errno.
 const NO_MON_CONFIG: &str = "--no-mon-config";

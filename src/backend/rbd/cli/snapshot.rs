@@ -8,8 +8,8 @@ use crate::backend::Image;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, Slot};
 
-use super::super::json::{Child, Info, Snapshot};
-use super::{Cli, absent_is_none, errno, explain};
+use crate::backend::rbd::cli::json::{Child, Info, Snapshot};
+use crate::backend::rbd::cli::{Cli, absent_is_none, errno, explain};
 
 impl Cli<'_> {
     /// Snapshots, those in the trash of the image too. None where there is no such image.

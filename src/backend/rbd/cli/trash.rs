@@ -4,8 +4,8 @@ use crate::backend::Image;
 use crate::error::Result;
 use crate::host::{Cmd, Slot};
 
-use super::super::json::Trashed;
-use super::{Cli, absent_is_none, errno, explain, parse};
+use crate::backend::rbd::cli::json::Trashed;
+use crate::backend::rbd::cli::{Cli, absent_is_none, errno, explain, parse};
 
 const JSON: &str = "--format=json";
 

@@ -1,42 +1,46 @@
 //! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
 
-mod snapshot;
-mod topology;
+pub(crate) mod mapping;
+pub(crate) mod qos;
+pub(crate) mod snapshot;
+pub(crate) mod topology;
 
 use crate::backend::names::{RESERVED, nearest};
 use crate::backend::{CreateVolume, Parameters};
 use crate::error::{Error, Result};
 use crate::id::{is_cluster_id, is_plain};
 
-use super::mapping::Wanted;
-use super::meta;
-use super::modify::no_limits;
-use super::qos::{self, Qos};
+use crate::backend::rbd::meta;
+use crate::backend::rbd::params::mapping::Wanted;
+use crate::backend::rbd::params::qos::Qos;
+use crate::backend::rbd::volume::modify::no_limits;
 
-pub(super) use snapshot::snapshot_prefix;
-pub(super) use topology::{Candidate, Candidates};
+pub(crate) use snapshot::snapshot_prefix;
+pub(crate) use topology::{Candidate, Candidates};
 
 /// What CreateVolume is asked to make, apart from its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub(super) cluster: String,
-    pub(super) pool: String,
-    pub(super) data_pool: Option<String>,
+pub(crate) struct Plan {
+    pub(crate) cluster: String,
+    pub(crate) pool: String,
+    pub(crate) data_pool: Option<String>,
     /// With `topologyConstrainedPools`: of what `pool` and `data_pool` are chosen, when it is known what is there already.
-    pub(super) candidates: Option<Candidates>,
+    pub(crate) candidates: Option<Candidates>,
     /// Empty: ceph-csi's `csi-vol-`.
-    pub(super) prefix: Option<String>,
-    pub(super) features: Vec<String>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) features: Vec<String>,
     /// Bytes and count.
-    pub(super) striping: Option<(u64, u64)>,
+    pub(crate) striping: Option<(u64, u64)>,
     /// Bytes.
-    pub(super) object_size: Option<u64>,
+    pub(crate) object_size: Option<u64>,
     /// Image metadata that tells people whose image it is.
-    pub(super) labels: Vec<(String, String)>,
+    pub(crate) labels: Vec<(String, String)>,
     /// Of a VolumeAttributesClass.
-    pub(super) qos: Qos,
+    pub(crate) qos: Qos,
+    /// Mapped by rbd-nbd, which alone heeds limits.
+    nbd: bool,
     /// What the node gets back as volume context.
-    pub(super) context: Parameters,
+    pub(crate) context: Parameters,
 }
 
 const BUILT: &[&str] = &[
@@ -88,7 +92,7 @@ const LABELS: &[&str] =
     &["csi.storage.k8s.io/pv/name", "csi.storage.k8s.io/pvc/name", "csi.storage.k8s.io/pvc/namespace"];
 
 /// Whether this metadata is of what the volume is for and how quick it may be: a clone has inherited that of its source.
-pub(super) fn is_label(key: &str) -> bool {
+pub(crate) fn is_label(key: &str) -> bool {
     LABELS.contains(&key)
         || [meta::CLUSTER_NAME, meta::TOPOLOGY, meta::MOUNTER].contains(&key)
         || qos::is_kept(key)
@@ -108,17 +112,17 @@ const FEATURES: &[(&str, Option<&str>)] = &[
 ];
 
 impl Plan {
-    pub(super) fn parse(request: &CreateVolume, cluster_name: &str) -> Result<Self> {
+    pub(crate) fn parse(request: &CreateVolume, cluster_name: &str) -> Result<Self> {
         let plan = Self::of(&request.parameters, cluster_name)?;
         let qos = Qos::parse(&request.mutable)?;
-        if !qos.is_empty() && !is_nbd(&request.parameters) {
+        if !qos.is_empty() && !plan.nbd {
             return Err(no_limits("what this StorageClass makes"));
         }
         Ok(Self { qos, ..plan })
     }
 
     /// Of a StorageClass alone.
-    pub(super) fn of(parameters: &Parameters, cluster_name: &str) -> Result<Self> {
+    pub(crate) fn of(parameters: &Parameters, cluster_name: &str) -> Result<Self> {
         parameters.iter().try_for_each(|(name, value)| known(name, value))?;
         let wanted = Wanted::parse(parameters)?;
         let mut labels: Vec<_> = parameters
@@ -135,12 +139,13 @@ impl Plan {
         let (pool, data_pool) = (plain(parameters, "pool")?, plain(parameters, "dataPool")?);
         let candidates = Candidates::parse(parameters, pool.as_ref(), data_pool.as_ref())?;
         let first = candidates.as_ref().and_then(Candidates::first).map(|first| first.pool.clone());
-        labels.push(meta::mounter(is_nbd(parameters)));
+        labels.push(meta::mounter(wanted.nbd));
         Ok(Self {
             cluster: cluster_id(parameters)?,
             pool: pool.or(first).ok_or_else(|| missing("pool"))?,
             data_pool,
             candidates,
+            nbd: wanted.nbd,
             prefix: plain(parameters, "volumeNamePrefix")?,
             features: features(parameters.get("imageFeatures"), wanted.nbd)?,
             striping: striping(parameters)?,
@@ -171,10 +176,6 @@ fn known(name: &str, value: &str) -> Result<()> {
     }
 }
 
-fn is_nbd(parameters: &Parameters) -> bool {
-    parameters.get("mounter").is_some_and(|mounter| mounter == "rbd-nbd")
-}
-
 fn missing(name: &str) -> Error {
     Error::Invalid(format!(
         "StorageClass parameter {name} is missing: the driver cannot know where to make the volume"
@@ -201,7 +202,7 @@ fn plain(parameters: &Parameters, name: &str) -> Result<Option<String>> {
 }
 
 /// Refuses what would be read as something else in an image spec or a command line.
-pub(super) fn check_plain(name: &str, value: &str) -> Result<()> {
+pub(crate) fn check_plain(name: &str, value: &str) -> Result<()> {
     if !is_plain(value) {
         let rule = "1 to 128 bytes without space, '/', '@' or '\\', and no '-' or '.' in front";
         return Err(Error::Invalid(format!("{name}={value:?}: a name here is {rule}")));

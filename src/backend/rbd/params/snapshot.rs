@@ -4,8 +4,8 @@ use crate::backend::CreateSnapshot;
 use crate::backend::names::{RESERVED, nearest};
 use crate::error::{Error, Result};
 
-use super::super::tombstone::TEMPORARY;
-use super::plain;
+use crate::backend::rbd::params::plain;
+use crate::backend::rbd::trash::tombstone::TEMPORARY;
 
 const BUILT: &[&str] = &["clusterID", "pool", "snapshotNamePrefix"];
 
@@ -13,13 +13,8 @@ const BUILT: &[&str] = &["clusterID", "pool", "snapshotNamePrefix"];
 const DEFAULT_PREFIX: &str = "csi-snap-";
 
 /// What the name of a snapshot begins with.
-pub(in super::super) fn snapshot_prefix(request: &CreateSnapshot) -> Result<String> {
+pub(crate) fn snapshot_prefix(request: &CreateSnapshot) -> Result<String> {
     request.parameters.iter().try_for_each(|(name, value)| known(request, name, value))?;
-    if !request.places.is_empty() {
-        return Err(Error::Invalid(
-            "accessibility_requirements (topology): not built in this version of the driver".to_owned(),
-        ));
-    }
     let prefix = plain(&request.parameters, "snapshotNamePrefix")?;
     match prefix {
         Some(prefix) if prefix.starts_with(TEMPORARY) => refuse(

@@ -5,22 +5,22 @@ use serde::Deserialize;
 use crate::backend::{Parameters, Places, Segments};
 use crate::error::{Error, Result};
 
-use super::check_plain;
+use crate::backend::rbd::params::check_plain;
 
 const NAME: &str = "topologyConstrainedPools";
 
 /// A pool that volumes of a StorageClass may live in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Candidate {
-    pub(in super::super) pool: String,
-    pub(in super::super) data_pool: Option<String>,
+pub(crate) struct Candidate {
+    pub(crate) pool: String,
+    pub(crate) data_pool: Option<String>,
     /// By the name of each domain, without the driver's prefix.
     domains: Segments,
 }
 
 /// All of them, in the order of the StorageClass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in super::super) struct Candidates {
+pub(crate) struct Candidates {
     listed: Vec<Candidate>,
     /// `pool` and `dataPool` of the StorageClass: for requests that name no place.
     anywhere: Option<Candidate>,
@@ -47,7 +47,7 @@ struct Domain {
 
 impl Candidates {
     /// None where the StorageClass names one pool for all.
-    pub(in super::super) fn parse(
+    pub(crate) fn parse(
         parameters: &Parameters,
         pool: Option<&String>,
         data_pool: Option<&String>,
@@ -72,13 +72,13 @@ impl Candidates {
     }
 
     /// Where requests that name no place go. Every replica and every retry knows it, so names are claimed there.
-    pub(in super::super) fn first(&self) -> Option<&Candidate> {
+    pub(crate) fn first(&self) -> Option<&Candidate> {
         self.anywhere.as_ref().or(self.listed.first())
     }
 
     /// Those that are reached from where the request wants it, best first: preferred places in their order, then the
     /// requisite ones. `prefix`: the driver's, of the keys in a request.
-    pub(in super::super) fn fitting(&self, places: &Places, prefix: &str) -> Vec<&Candidate> {
+    pub(crate) fn fitting(&self, places: &Places, prefix: &str) -> Vec<&Candidate> {
         if places.is_empty() {
             return self.first().into_iter().collect();
         }
@@ -97,17 +97,17 @@ impl Candidates {
     }
 
     /// The pool that a volume for this place would be made in.
-    pub(in super::super) fn at(&self, place: &Segments, prefix: &str) -> Option<&Candidate> {
+    pub(crate) fn at(&self, place: &Segments, prefix: &str) -> Option<&Candidate> {
         self.serving(place, prefix).next()
     }
 
     /// Those with this pool, under which a data pool may differ.
-    pub(in super::super) fn of_pool(&self, pool: &str) -> Vec<&Candidate> {
+    pub(crate) fn of_pool(&self, pool: &str) -> Vec<&Candidate> {
         self.all().filter(|candidate| candidate.pool == pool).collect()
     }
 
     /// Each pool once.
-    pub(in super::super) fn pools(&self) -> Vec<&str> {
+    pub(crate) fn pools(&self) -> Vec<&str> {
         let mut pools: Vec<&str> = self.all().map(|candidate| candidate.pool.as_str()).collect();
         pools.sort_unstable();
         pools.dedup();
@@ -115,12 +115,12 @@ impl Candidates {
     }
 
     /// The names of all domains.
-    pub(in super::super) fn domains(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn domains(&self) -> impl Iterator<Item = &str> {
         self.listed.iter().flat_map(|candidate| candidate.domains.keys()).map(String::as_str)
     }
 
     /// From where an image in these pools is reached: what is listed twice, from several places. Empty: everywhere.
-    pub(in super::super) fn reached_from(&self, found: &Candidate, prefix: &str) -> Vec<Segments> {
+    pub(crate) fn reached_from(&self, found: &Candidate, prefix: &str) -> Vec<Segments> {
         let same = |other: &&Candidate| other.pool == found.pool && other.data_pool == found.data_pool;
         let places: Vec<Segments> =
             self.listed.iter().filter(same).map(|candidate| candidate.segments(prefix)).collect();

@@ -8,10 +8,10 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId};
 
-use super::super::Rbd;
-use super::super::cli::Cli;
-use super::super::json::Locker;
-use super::New;
+use crate::backend::rbd::Rbd;
+use crate::backend::rbd::cli::Cli;
+use crate::backend::rbd::cli::json::Locker;
+use crate::backend::rbd::snapshot::NewSnapshot;
 
 /// How many `--command-timeout`s a claim without a snapshot is left alone: twice what all commands of a request between
 /// its claim and its snapshot may take.
@@ -19,14 +19,14 @@ const PATIENCE: u32 = 10;
 
 /// Since when a name is ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Claimed {
+pub(crate) enum Claimed {
     Now,
     /// By an earlier call, or a twin's.
     Before,
 }
 
 impl Rbd {
-    pub(super) async fn claim(&self, new: &New<'_>) -> Result<Claimed> {
+    pub(crate) async fn claim(&self, new: &NewSnapshot<'_>) -> Result<Claimed> {
         let (object, source) = (claim_object(&new.id), new.request.source.uuid.to_string());
         for _ in 0..3 {
             if new.cli.claim(&new.pool, &object, &source).await? {
@@ -45,7 +45,7 @@ impl Rbd {
     }
 
     /// Whether the name is ours still; one that was given up meanwhile is taken again.
-    pub(super) async fn still_claimed(&self, new: &New<'_>) -> Result<bool> {
+    pub(crate) async fn still_claimed(&self, new: &NewSnapshot<'_>) -> Result<bool> {
         let (object, source) = (claim_object(&new.id), new.request.source.uuid.to_string());
         match new.cli.claimant(&new.pool, &object).await? {
             Some(owner) => Ok(owner.cookie == source),
@@ -54,7 +54,7 @@ impl Rbd {
     }
 
     /// Gives the name up, if it is claimed for the source of this snapshot.
-    pub(super) async fn give_up_claim(&self, cli: &Cli<'_>, pool: &str, id: &SnapshotId) -> Result<()> {
+    pub(crate) async fn give_up_claim(&self, cli: &Cli<'_>, pool: &str, id: &SnapshotId) -> Result<()> {
         let object = claim_object(id);
         match cli.claimant(pool, &object).await? {
             Some(owner) if id.source.is_none_or(|source| owner.cookie != source.to_string()) => Ok(()),
@@ -65,7 +65,7 @@ impl Rbd {
     }
 
     /// A claim whose snapshot is not there, and whose request has long ended, is nobody's.
-    async fn break_dead_claim(&self, new: &New<'_>, object: &str, owner: &Locker) -> Result<()> {
+    async fn break_dead_claim(&self, new: &NewSnapshot<'_>, object: &str, owner: &Locker) -> Result<()> {
         let taken = |by: &dyn std::fmt::Display| {
             Error::Conflict(format!(
                 "snapshot {:?} exists, of {by}, where one of {} is asked for",

@@ -5,17 +5,13 @@ use crate::cluster::{Access, Listed, Secrets};
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId};
 
-use super::super::Rbd;
-use super::super::index::{index_object, indexed, page_of};
-use super::super::tombstone::{csi_uuid, tombstones};
-use super::{json, told};
+use crate::backend::rbd::Rbd;
+use crate::backend::rbd::pool::index::{index_object, indexed, page_of};
+use crate::backend::rbd::snapshot::{json, told};
+use crate::backend::rbd::trash::tombstone::{csi_uuid, tombstones};
 
 impl Rbd {
-    pub(in super::super) async fn get_snapshot(
-        &self,
-        id: &SnapshotId,
-        secrets: &Secrets,
-    ) -> Result<Snapshot> {
+    pub(crate) async fn get_snapshot(&self, id: &SnapshotId, secrets: &Secrets) -> Result<Snapshot> {
         let access = self.clusters.access(&id.own.cluster, secrets)?;
         let cli = self.cli(&access);
         let found = match id.source_volume() {
@@ -39,7 +35,7 @@ impl Rbd {
     }
 
     /// Those on the volume, and on what is left of earlier ones of its name.
-    pub(in super::super) async fn snapshots_of_volume(
+    pub(crate) async fn snapshots_of_volume(
         &self,
         source: &VolumeId,
         page: &Page,
@@ -61,11 +57,7 @@ impl Rbd {
     }
 
     /// Those of all clusters and pools that the configuration names a credential for.
-    pub(in super::super) async fn all_snapshots(
-        &self,
-        page: &Page,
-        secrets: &Secrets,
-    ) -> Result<Listing<Snapshot>> {
+    pub(crate) async fn all_snapshots(&self, page: &Page, secrets: &Secrets) -> Result<Listing<Snapshot>> {
         let mut all = Vec::new();
         for Listed { access, pools } in self.clusters.listed_with(secrets)? {
             all.extend(self.snapshots_of_cluster(&access, pools).await?);

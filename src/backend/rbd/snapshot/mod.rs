@@ -1,8 +1,9 @@
 //! CreateSnapshot: the name is claimed, then one native snapshot is taken of the image itself. No copy, no second image.
 
+mod blocks;
 mod claim;
+mod delete;
 mod list;
-mod remove;
 
 use uuid::Uuid;
 
@@ -10,12 +11,13 @@ use crate::backend::{CreateSnapshot, Image, Places, Segments, Snapshot};
 use crate::error::{Error, Result, chain};
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid};
 
-use super::cli::Cli;
-use super::find::not_found;
-use super::index::{index_object, snapshot_key};
-use super::params::snapshot_prefix;
-use super::tombstone::of_uuid;
-use super::{Rbd, json};
+use crate::backend::rbd::Rbd;
+use crate::backend::rbd::cli::Cli;
+use crate::backend::rbd::cli::json;
+use crate::backend::rbd::params::snapshot_prefix;
+use crate::backend::rbd::pool::index::{index_object, snapshot_key};
+use crate::backend::rbd::trash::tombstone::of_uuid;
+use crate::backend::rbd::volume::not_found;
 
 use claim::Claimed;
 
@@ -23,7 +25,7 @@ use claim::Claimed;
 type Held = (Image, json::Snapshot);
 
 /// What is to be taken.
-struct New<'a> {
+pub(crate) struct NewSnapshot<'a> {
     cli: &'a Cli<'a>,
     pool: String,
     id: SnapshotId,
@@ -33,14 +35,14 @@ struct New<'a> {
 }
 
 impl Rbd {
-    pub(super) async fn create_snapshot(&self, request: &CreateSnapshot) -> Result<Snapshot> {
+    pub(crate) async fn create_snapshot(&self, request: &CreateSnapshot) -> Result<Snapshot> {
         let prefix = snapshot_prefix(request)?;
         let access = self.clusters.access(&request.source.cluster, &request.secrets)?;
         let cli = &self.cli(&access);
         let id = self.snapshot_id(request)?;
         let pool = self.pools.name(cli, &id.own.pool).await?;
         let name = format!("{prefix}{}", id.own.uuid);
-        let new = New { cli, pool, id, name, request };
+        let new = NewSnapshot { cli, pool, id, name, request };
         // Both to their ends: a claim that is cut off may still come to be.
         let (claimed, source) = tokio::join!(self.claim(&new), self.source(cli, &new.pool, &request.source));
         let source = self.begun(&new, source).await;
@@ -106,7 +108,7 @@ impl Rbd {
 
     async fn taken(
         &self,
-        new: &New<'_>,
+        new: &NewSnapshot<'_>,
         claimed: Claimed,
         source: Option<(Image, Vec<json::Snapshot>)>,
     ) -> Result<Held> {
@@ -129,7 +131,7 @@ impl Rbd {
     }
 
     /// With a final code for an answer nobody may ask for this name again: it is not kept.
-    async fn begun<T>(&self, new: &New<'_>, source: Result<T>) -> Result<T> {
+    async fn begun<T>(&self, new: &NewSnapshot<'_>, source: Result<T>) -> Result<T> {
         if let Err(error) = &source
             && !matches!(error, Error::Busy(_) | Error::TimedOut(_) | Error::Internal { .. })
         {
@@ -139,7 +141,7 @@ impl Rbd {
     }
 
     /// The volume is gone. A snapshot that an earlier call took of it may live on.
-    async fn of_no_volume(&self, new: &New<'_>) -> Result<Held> {
+    async fn of_no_volume(&self, new: &NewSnapshot<'_>) -> Result<Held> {
         let source = &new.request.source;
         if let Some(held) = self.snapshot_image(new.cli, &new.id).await? {
             return Ok(held);
@@ -150,7 +152,7 @@ impl Rbd {
     }
 
     /// The snapshot is there. A twin may have moved its image meanwhile, or have taken the name for a dead one's.
-    async fn proved(&self, new: &New<'_>, image: &Image) -> Result<Held> {
+    async fn proved(&self, new: &NewSnapshot<'_>, image: &Image) -> Result<Held> {
         let (snapshots, ours) = tokio::join!(new.cli.snapshots(image), self.still_claimed(new));
         if !ours.map_err(unfinished)? {
             new.cli.remove_snapshot(image, &new.name).await.map_err(unfinished)?;
@@ -170,7 +172,7 @@ impl Rbd {
 
     /// A final code tells the snapshotter that there is no snapshot and never will be: so look first. What crashed or
     /// was killed may have its work done a moment later.
-    async fn not_taken(&self, new: &New<'_>, image: &Image, error: Error) -> Result<Held> {
+    async fn not_taken(&self, new: &NewSnapshot<'_>, image: &Image, error: Error) -> Result<Held> {
         if matches!(error, Error::Busy(_) | Error::TimedOut(_)) {
             return Err(error);
         }

@@ -1,0 +1,277 @@
+//! The node's side of an image: which one a request means, and mapping it with one writer proved.
+
+pub(crate) mod devices;
+pub(crate) mod replay;
+pub(crate) mod sysfs;
+
+use std::path::PathBuf;
+
+use crate::backend::{Attach, Attached, FormatMark, Image, Mapping, Mode, Shown, Target};
+use crate::cluster::Access;
+use crate::error::{Error, Result};
+use crate::id::VolumeId;
+
+use crate::backend::rbd::attach::replay::Purpose;
+use crate::backend::rbd::cli::Cli;
+use crate::backend::rbd::cli::json::{Device, Watcher};
+use crate::backend::rbd::meta;
+use crate::backend::rbd::meta::Meta;
+use crate::backend::rbd::params::check_plain;
+use crate::backend::rbd::params::mapping::Wanted;
+use crate::backend::rbd::volume::not_found;
+use crate::backend::rbd::{Rbd, settled_watchers};
+
+impl Rbd {
+    pub(crate) fn target_access(&self, target: &Target) -> Result<Access> {
+        let cluster = match VolumeId::parse(&target.volume) {
+            Ok(id) if !target.is_static() => id.cluster,
+            _ => context(target, "clusterID")?.to_owned(),
+        };
+        self.clusters.access(&cluster, &target.secrets)
+    }
+
+    pub(crate) async fn locate_image(&self, target: &Target) -> Result<Image> {
+        as_built(target)?;
+        Wanted::of_context(&target.context)?;
+        let access = self.target_access(target)?;
+        let cli = self.cli(&access);
+        let mut image = if target.is_static() {
+            cli.image(context(target, "pool")?, &target.volume)
+        } else {
+            let id = VolumeId::parse(&target.volume).map_err(|error| Error::NotFound(error.to_string()))?;
+            match (target.context.get("pool"), target.context.get("imageName")) {
+                (Some(pool), Some(name)) => cli.image(pool, name),
+                _ => self.find_meta(&cli, &id).await?.ok_or_else(|| not_found(&id, &id.default_image()))?.0,
+            }
+        };
+        if let Some(namespace) = target.context.get("radosNamespace") {
+            image.namespace.clone_from(namespace);
+        }
+        check_plain("pool", &image.pool)?;
+        check_plain("image", &image.name)?;
+        if !image.namespace.is_empty() {
+            check_plain("radosNamespace", &image.namespace)?;
+        }
+        Ok(image)
+    }
+
+    pub(crate) async fn attach_image(&self, request: &Attach) -> Result<Attached> {
+        let access = self.target_access(&request.target)?;
+        let wanted = Wanted::of_context(&request.target.context)?;
+        let cli = self.cli(&access);
+        let image = &request.image;
+        let (meta, devices) = tokio::try_join!(cli.meta(image), self.devices())?;
+        let meta = meta
+            .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
+        let purpose = Purpose::of(request, &meta);
+        let local = self.usable(request, &wanted, local_device(image, &devices)?, purpose).await?;
+        let mirrors = self.mirrors(&cli, image).await?;
+        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors };
+        writer.alone_before(local.as_ref().map(|device| device.path.as_str())).await?;
+        if purpose == Purpose::Write {
+            self.forget_replay(&cli, request, &meta).await?;
+        }
+        let device = match &local {
+            Some(device) => device.clone(),
+            None => self.map(&cli, request, &wanted, purpose == Purpose::Read).await?,
+        };
+        let mapping = Mapping { device: device.path.clone(), ..wanted.mapping(device.client()) };
+        let proved = writer.alone_after(&device.path).await;
+        if let (Err(_), None) = (&proved, &local) {
+            self.unmap(image, &device, &mapping).await?;
+        }
+        proved?;
+        let mut format = format_mark(request, &meta);
+        if matches!(format, FormatMark::Begun(_)) {
+            // Another node may have come to its end, and a pod have written, between that look and the map.
+            format = format_mark(request, &cli.meta(image).await?.unwrap_or_default());
+        }
+        Ok(Attached {
+            shown: Shown::Device(device.path.into()),
+            mapping,
+            read_only: purpose != Purpose::Write,
+            to_replay: purpose == Purpose::Replay,
+            format,
+        })
+    }
+
+    /// `mirrorDaemonCount` is the cluster's; it counts for images that are mirrored, and is asked for only then.
+    async fn mirrors(&self, cli: &Cli<'_>, image: &Image) -> Result<usize> {
+        let daemons = cli.access.mirror_daemons;
+        let info = if daemons > 0 { cli.info(image).await? } else { None };
+        Ok(info.map_or(0, |info| info.mirrors(daemons)))
+    }
+}
+
+/// The proof that nobody else writes to an image, before and after it is mapped. Two maps of one image on two nodes
+/// both succeed, and the filesystem is destroyed.
+struct Writer<'a> {
+    rbd: &'a Rbd,
+    cli: &'a Cli<'a>,
+    request: &'a Attach,
+    meta: &'a Meta,
+    purpose: Purpose,
+    /// Watchers that rbd-mirror may hold.
+    mirrors: usize,
+}
+
+impl Writer<'_> {
+    async fn alone_before(&self, local: Option<&str>) -> Result<()> {
+        if self.shared() {
+            return Ok(());
+        }
+        let kernel = local.and_then(|device| self.rbd.client_address(device));
+        let others = |watchers: &[Watcher]| -> Vec<Watcher> {
+            let own = match (local, kernel.as_deref().or_else(|| self.recorded()), watchers) {
+                (Some(_), Some(address), _) => Some(address),
+                // Mapped here, and one client holds it: that is this node's.
+                (Some(_), None, [only]) => Some(only.address.as_str()),
+                _ => None,
+            };
+            watchers.iter().filter(|watcher| Some(watcher.address.as_str()) != own).cloned().collect()
+        };
+        let watchers = self.watchers(|watchers| self.nobody(&others(watchers))).await?;
+        let others = others(&watchers);
+        if self.nobody(&others) {
+            return Ok(());
+        }
+        let clients = meta::clients(self.meta, &self.request.target.volume);
+        let (image, named) = (&self.request.image, meta::named(&clients, &others));
+        Err(if self.purpose == Purpose::Replay {
+            Error::Busy(format!("image {image} is made ready to be read, or written, by {named}: ask again"))
+        } else {
+            Error::Precondition(format!(
+                "image {image} is in use by {named}: it has to be unstaged there first; where that node is dead, its \
+                 watch ends by itself after 30 s"
+            ))
+        })
+    }
+
+    /// mkfs, fsck and mount come only after this second look. It also records who the writer is.
+    async fn alone_after(&self, device: &str) -> Result<()> {
+        let known = self.rbd.client_address(device);
+        if self.shared() {
+            return match known {
+                Some(address) => self.record(&address).await,
+                None => Ok(()),
+            };
+        }
+        // Nobody watched before, so the only one now is us.
+        let own = |watchers: &[Watcher]| {
+            known.clone().or_else(|| watchers.first().map(|watcher| watcher.address.clone()))
+        };
+        let alone = |watchers: &[Watcher]| {
+            let own = own(watchers)?;
+            // A device whose client does not watch this image shows another one: of another cluster, by the same name.
+            let (ours, others): (Vec<_>, Vec<_>) =
+                watchers.iter().cloned().partition(|watcher| watcher.address == own);
+            (!ours.is_empty() && self.nobody(&others)).then_some(own)
+        };
+        let watchers = self.watchers(|watchers| alone(watchers).is_some()).await?;
+        match alone(&watchers) {
+            Some(own) => self.record(&own).await,
+            None => Err(Error::Busy(format!(
+                "image {} on {device} is not this node's alone (watched by {}): ask again",
+                self.request.image,
+                watchers.iter().map(|watcher| watcher.address.as_str()).collect::<Vec<_>>().join(", ")
+            ))),
+        }
+    }
+
+    /// Written only where it changes: one monitor commit less on a repeated call.
+    async fn record(&self, address: &str) -> Result<()> {
+        if self.recorded() == Some(address) {
+            return Ok(());
+        }
+        let key = meta::client_key(&self.request.target.volume, &self.request.node);
+        self.cli.set_meta(&self.request.image, &key, address).await
+    }
+
+    fn recorded(&self) -> Option<&str> {
+        let key = meta::client_key(&self.request.target.volume, &self.request.node);
+        self.meta.get(&key).map(String::as_str)
+    }
+
+    async fn watchers(&self, fine: impl Fn(&[Watcher]) -> bool) -> Result<Vec<Watcher>> {
+        let image = &self.request.image;
+        let watchers = settled_watchers(self.cli, image, fine).await?;
+        watchers.ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))
+    }
+
+    fn nobody(&self, others: &[Watcher]) -> bool {
+        let clients = meta::clients(self.meta, &self.request.target.volume);
+        meta::only_mirrors(&clients, others, self.mirrors)
+    }
+
+    /// Several nodes may hold it: the CO's users agree among themselves who writes.
+    fn shared(&self) -> bool {
+        match self.purpose {
+            Purpose::Read => true,
+            Purpose::Replay => false,
+            Purpose::Write => {
+                matches!(self.request.mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter)
+            }
+        }
+    }
+}
+
+impl Rbd {
+    /// What the kernel says is our address behind a krbd device.
+    fn client_address(&self, device: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.sysfs_of(device, "client_addr")?).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// What the kernel has of a krbd device in sysfs; None for another kind.
+    pub(crate) fn sysfs_of(&self, device: &str, file: &str) -> Option<PathBuf> {
+        Some(self.sysfs.join(device.strip_prefix("/dev/rbd")?).join(file))
+    }
+}
+
+fn local_device(image: &Image, devices: &[Device]) -> Result<Option<Device>> {
+    let here: Vec<&Device> = devices.iter().filter(|device| shows(device, image)).collect();
+    match here.as_slice() {
+        [] => Ok(None),
+        [only] => Ok(Some((*only).clone())),
+        [first, second, ..] => Err(Error::Precondition(format!(
+            "image {image} is mapped more than once on this node ({}, {}): unstage it, or rbd unmap one",
+            first.path, second.path
+        ))),
+    }
+}
+
+pub(crate) fn shows(device: &Device, image: &Image) -> bool {
+    let head = matches!(device.snap.as_str(), "" | "-");
+    head && device.name == image.name && device.pool == image.pool && device.namespace == image.namespace
+}
+
+fn format_mark(request: &Attach, meta: &Meta) -> FormatMark {
+    match VolumeId::parse(&request.target.volume) {
+        Ok(id) if !request.target.is_static() => meta::format_mark(meta, id.uuid),
+        _ => FormatMark::Never,
+    }
+}
+
+/// ceph-csi's volumes carry their StorageClass along: what is not built is refused here too, never ignored.
+fn as_built(target: &Target) -> Result<()> {
+    let unbuilt = target.context.iter().find(|(key, value)| match (key.as_str(), value.as_str()) {
+        ("encrypted", value) => !matches!(value, "" | "false"),
+        _ => false,
+    });
+    match unbuilt {
+        Some((key, value)) => Err(Error::Invalid(format!(
+            "volume {:?} has {key}={value:?}, which is not built in this version of the driver",
+            target.volume
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn context<'a>(target: &'a Target, key: &str) -> Result<&'a str> {
+    target.context.get(key).map(String::as_str).ok_or_else(|| {
+        Error::Invalid(format!(
+            "volume {:?}: its volume context has no {key}: a static volume needs it",
+            target.volume
+        ))
+    })
+}

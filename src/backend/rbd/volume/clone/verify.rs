@@ -1,0 +1,155 @@
+//! What lies under the name of a clone that is to be made: nothing, a half, or a whole one, proved (SAFETY 2).
+
+use std::time::SystemTime;
+
+use uuid::Uuid;
+
+use crate::backend::Source;
+use crate::error::{Error, Result};
+
+use crate::backend::rbd::cli::Cli;
+use crate::backend::rbd::cli::json::{Info, Parent, Snapshot};
+use crate::backend::rbd::trash::tombstone::TEMPORARY;
+use crate::backend::rbd::volume::clone::source::access_to;
+use crate::backend::rbd::volume::create::{NewVolume, agrees, differs, unfinished};
+use crate::backend::rbd::volume::id_object;
+use crate::backend::rbd::{Rbd, meta, settled_watchers};
+
+pub(crate) enum Target {
+    /// It cannot be opened: nothing is there, or a half that was killed at its very beginning.
+    Closed,
+    Half,
+    Whole(Box<Whole>),
+}
+
+pub(crate) struct Whole {
+    pub(crate) info: Info,
+    /// It has come to its end before, and has the size that it was made for.
+    pub(crate) marked: bool,
+}
+
+impl Rbd {
+    /// Fails with `Conflict` where a whole one was made from something else.
+    pub(crate) async fn look(&self, new: &NewVolume<'_>, source: &Source) -> Result<Target> {
+        let NewVolume { cli, image, uuid, .. } = *new;
+        let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
+        let Some((info, meta)) = info.zip(meta) else { return Ok(Target::Closed) };
+        if self.drop_old_name(cli, image).await.map_err(unfinished)? {
+            return Ok(Target::Closed);
+        }
+        let made = meta::created_by(&meta, uuid);
+        let made = made.filter(|made| made.is_of(&info.id) && info.size >= made.size);
+        if let Some(made) = made {
+            let from = made.source.map(str::to_owned);
+            return whole(new, source, from, Whole { info, marked: true });
+        }
+        let Some(parent) = &info.parent else { return Ok(Target::Half) };
+        let Some(family) = Family::of(cli, parent).await.map_err(unfinished)? else {
+            return Ok(Target::Half);
+        };
+        if !family.has(&info.id) {
+            return Ok(Target::Half);
+        }
+        self.not_at_work(new).await?;
+        let from = family.source(parent, uuid);
+        whole(new, source, from, Whole { info, marked: false })
+    }
+
+    /// `rbd clone` copies the metadata of the source when the clone is whole: a twin that is not through yet would write
+    /// it over what this driver writes.
+    async fn not_at_work(&self, new: &NewVolume<'_>) -> Result<()> {
+        let NewVolume { cli, image, .. } = *new;
+        let object = id_object(image);
+        let made = cli.object_time(&image.pool, &object).await.map_err(unfinished)?;
+        let age = made.map(|made| SystemTime::now().duration_since(made).unwrap_or_default());
+        if age.is_none_or(|age| age >= self.deadline) {
+            return Ok(());
+        }
+        let watchers = settled_watchers(cli, image, <[_]>::is_empty).await.map_err(unfinished)?;
+        match watchers.unwrap_or_default().first() {
+            Some(watcher) => Err(Error::Busy(format!(
+                "image {image} is being made by {}, or was until it was killed: ask again",
+                watcher.address
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn whole(new: &NewVolume<'_>, source: &Source, from: Option<String>, whole: Whole) -> Result<Target> {
+    let asked = meta::source_text(source);
+    if from.as_ref() != Some(&asked) {
+        let from = from.unwrap_or_else(|| "nothing".to_owned());
+        return differs(new, &format!("made from {from}, where {asked} is asked for"));
+    }
+    agrees(new, &whole.info).map(|()| Target::Whole(Box::new(whole)))
+}
+
+/// A snapshot, and the clones that its image knows of.
+pub(crate) struct Family {
+    pub(crate) snapshot: Snapshot,
+    /// As librbd keeps them: their image ids are in there.
+    children: Vec<u8>,
+}
+
+impl Family {
+    /// Of the snapshot that a clone names. Asked by id, so that a parent with another name, or in the trash, is found
+    /// too. (`rbd children` wants a name.)
+    pub(crate) async fn of(cli: &Cli<'_>, parent: &Parent) -> Result<Option<Self>> {
+        let access = access_to(cli, parent);
+        let cli = Cli { host: cli.host, access: &access, deadline: cli.deadline };
+        let snapshots = cli.snapshots_of_trashed(&parent.pool, &parent.id).await?.unwrap_or_default();
+        let Some(snapshot) = snapshots.into_iter().find(|snapshot| snapshot.name == parent.snapshot) else {
+            return Ok(None);
+        };
+        let children = cli.children_of_snapshot(&parent.pool, &parent.id, snapshot.id).await?;
+        Ok(Some(Self { snapshot, children }))
+    }
+
+    /// Without this the clone is lost when its snapshot is removed.
+    pub(crate) fn has(&self, child_id: &str) -> bool {
+        !child_id.is_empty() && self.children.windows(child_id.len()).any(|text| text == child_id.as_bytes())
+    }
+
+    /// What the clone of this uuid was made from, as its marker would say it.
+    pub(crate) fn source(&self, parent: &Parent, uuid: Uuid) -> Option<String> {
+        made_from(&parent.image, self.snapshot.original_name(), uuid)
+    }
+}
+
+fn made_from(image: &str, snapshot: &str, uuid: Uuid) -> Option<String> {
+    if snapshot == temporary(uuid) {
+        return uuids(image).next().map(|uuid| format!("volume:{uuid}"));
+    }
+    uuids(snapshot).last().map(|uuid| format!("snapshot:{uuid}"))
+}
+
+/// The uuids in a name: `csi-vol-<uuid>`, `csi-del-<uuid>-<image id>`, `<prefix><uuid>`.
+fn uuids(name: &str) -> impl Iterator<Item = Uuid> {
+    let starts = 0..name.len().saturating_sub(35);
+    starts.filter_map(|start| name.get(start..start + 36).and_then(|text| Uuid::try_parse(text).ok()))
+}
+
+pub(crate) fn temporary(uuid: Uuid) -> String {
+    format!("{TEMPORARY}{uuid}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_what_a_clone_was_made_from() {
+        let (own, volume, snapshot) = (Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3));
+        let check = |image: &str, of: &str| made_from(image, of, own);
+        let image = format!("csi-vol-{volume}");
+        assert_eq!(check(&image, &format!("snaps-{snapshot}")), Some(format!("snapshot:{snapshot}")));
+        assert_eq!(check(&image, &temporary(own)), Some(format!("volume:{volume}")));
+        assert_eq!(
+            check(&format!("csi-del-{volume}-12ab"), &temporary(own)),
+            Some(format!("volume:{volume}"))
+        );
+        assert_eq!(check(&image, &temporary(volume)), Some(format!("snapshot:{volume}")));
+        assert_eq!(check(&image, "by-hand"), None);
+    }
+}
