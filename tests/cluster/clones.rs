@@ -288,3 +288,19 @@ async fn a_copy_may_have_other_features_but_not_without_layering() {
     check(driver.create(far.of_volume(&source.id)).await, Code::FailedPrecondition, "data pool");
     assert_eq!(scene.corner.snapshots(&source.image), [taken.name.as_str()]);
 }
+
+/// What a clone is of is told by the end of a name: a prefix may hold anything.
+#[tokio::test]
+async fn a_prefix_that_looks_like_a_uuid_misleads_nobody() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let mut request = request::create(&unique("pvc"), 16, block());
+    let prefix = "9b2e1f5a-0c4d-4e8f-a111-222233334444-";
+    request.parameters.insert("volumeNamePrefix".to_owned(), prefix.to_owned());
+    let source = Life::create_as(&scene, &driver, request).await;
+    let copy = like(&source).of_volume(&source.id);
+    twice(|| driver.create(copy.clone())).await;
+    let image = driver.create(copy.clone()).await.expect("CreateVolume").volume_context["imageName"].clone();
+    eventually("the marker is written", || scene.corner.is_marked(&image)).await;
+    twice(|| driver.create(copy.clone())).await;
+}

@@ -249,3 +249,35 @@ async fn a_refused_second_stage_takes_nothing_from_the_first() {
     life.down(&driver).await;
     life.assert_gone_from(&driver);
 }
+
+/// The name is written down, by `rados`, to which it is no option.
+#[tokio::test]
+async fn a_name_that_looks_like_an_option_is_a_name() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let file = scene.path("written-by-rados");
+    let mut request = request::create(&format!("--log-file={}", file.display()), 16, block());
+    request.parameters.insert("volumeNamePrefix".to_owned(), "team-".to_owned());
+    let volume = driver.create(request).await.expect("CreateVolume");
+    assert!(!file.exists(), "rados has taken the name for an option");
+    driver.delete(&volume.volume_id).await.expect("DeleteVolume");
+    assert_eq!(scene.corner.leftovers(), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_is_written_of_a_name_goes_with_it() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let prefixed = |prefix: &str| {
+        let mut request = request::create(&unique("pvc"), 16, block());
+        request.parameters.insert("volumeNamePrefix".to_owned(), prefix.to_owned());
+        request
+    };
+    let volume = driver.create(prefixed("csi-vol-")).await.expect("CreateVolume");
+    driver.delete(&volume.volume_id).await.expect("DeleteVolume");
+    eventually("nothing is left", || scene.corner.leftovers().is_empty()).await;
+    let absent = volume.volume_id;
+    let answer = driver.create(prefixed("team-").of_volume(&absent)).await;
+    check(answer, Code::NotFound, "does not exist");
+    assert_eq!(scene.corner.leftovers(), [""; 0]);
+}

@@ -81,6 +81,10 @@ impl Rbd {
             self.unmap(image, &device, &mapping).await?;
         }
         proved?;
+        if purpose == Purpose::Replay && self.was_replayed(&cli, request).await? {
+            self.unmap(image, &device, &mapping).await?;
+            return Err(Error::Busy(format!("image {image} was made ready to be read meanwhile: ask again")));
+        }
         let mut format = format_mark(request, &meta);
         if matches!(format, FormatMark::Begun(_)) {
             // Another node may have come to its end, and a pod have written, between that look and the map.

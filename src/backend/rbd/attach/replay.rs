@@ -52,6 +52,12 @@ impl Rbd {
         Ok(())
     }
 
+    /// Asked when the image is mapped: another node may have come to its end, and be reading, which shows no watch.
+    pub(crate) async fn was_replayed(&self, cli: &Cli<'_>, request: &Attach) -> Result<bool> {
+        let meta = cli.meta(&request.image).await?.unwrap_or_default();
+        Ok(Purpose::of(request, &meta) != Purpose::Replay)
+    }
+
     pub(crate) async fn note_replay(&self, request: &Attach) -> Result<()> {
         let id = VolumeId::parse(&request.target.volume)?;
         let access = self.target_access(&request.target)?;

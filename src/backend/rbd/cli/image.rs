@@ -76,7 +76,7 @@ impl Cli<'_> {
     }
 
     pub(crate) async fn set_meta(&self, image: &Image, key: &str, value: &str) -> Result<()> {
-        let args = ["image-meta", "set", &image.to_string(), key, value];
+        let args = ["image-meta", "set", &image.to_string(), key, "--", value];
         self.run("rbd", args, |cmd| cmd)
             .await
             .map(drop)

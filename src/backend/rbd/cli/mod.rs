@@ -102,7 +102,9 @@ impl Cli<'_> {
         with: impl FnOnce(Cmd) -> Cmd,
     ) -> Result<Output, CmdError> {
         let mut cmd = with(Cmd::new(program, args).slot(Slot::Cluster));
-        cmd.args.extend(self.connection());
+        // Behind `--` a value is a value, whatever it begins with.
+        let at = cmd.args.iter().position(|arg| arg == "--").unwrap_or(cmd.args.len());
+        cmd.args.splice(at..at, self.connection());
         let repeatable = cmd.args[0] != "import";
         let mut result = self.host.run(cmd.clone()).await;
         if let Err(error) = &result

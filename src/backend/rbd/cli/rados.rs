@@ -57,7 +57,7 @@ impl Cli<'_> {
     }
 
     pub(crate) async fn omap_set(&self, pool: &str, object: &str, key: &str, value: &str) -> Result<()> {
-        self.rados(pool, &["setomapval", object, key, value]).await.map(drop)
+        self.rados(pool, &["setomapval", object, key, "--", value]).await.map(drop)
     }
 
     pub(crate) async fn omap_remove(&self, pool: &str, object: &str, key: &str) -> Result<()> {
@@ -113,11 +113,13 @@ impl Cli<'_> {
     }
 
     async fn rados_raw(&self, pool: &str, args: &[&str]) -> Result<Output, CmdError> {
-        let mut args = args.to_vec();
+        let (words, value) = args.split_at(args.iter().position(|arg| *arg == "--").unwrap_or(args.len()));
+        let mut args = words.to_vec();
         args.extend(["--pool", pool, NO_MON_CONFIG]);
         if !self.access.namespace.is_empty() {
             args.extend(["--namespace", &self.access.namespace]);
         }
+        args.extend(value);
         self.run("rados", args, |cmd| cmd).await
     }
 }

@@ -98,6 +98,9 @@ pub(crate) fn is_label(key: &str) -> bool {
         || qos::is_kept(key)
 }
 
+/// Of the names of images, ceph-csi's.
+const DEFAULT_PREFIX: &str = "csi-vol-";
+
 /// What a Ceph cluster enables by default and krbd can map since Linux 5.3; fast-diff also makes the proof that an
 /// image is empty instant.
 const DEFAULT_FEATURES: &[&str] = &["layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten"];
@@ -146,7 +149,7 @@ impl Plan {
             data_pool,
             candidates,
             nbd: wanted.nbd,
-            prefix: plain(parameters, "volumeNamePrefix")?,
+            prefix: plain(parameters, "volumeNamePrefix")?.filter(|prefix| prefix != DEFAULT_PREFIX),
             features: features(parameters.get("imageFeatures"), wanted.nbd)?,
             striping: striping(parameters)?,
             object_size: object_size(parameters)?,

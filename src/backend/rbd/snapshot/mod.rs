@@ -45,12 +45,13 @@ impl Rbd {
         let new = NewSnapshot { cli, pool, id, name, request };
         // Both to their ends: a claim that is cut off may still come to be.
         let (claimed, source) = tokio::join!(self.claim(&new), self.source(cli, &new.pool, &request.source));
-        let source = self.begun(&new, source).await;
+        let mine = matches!(claimed, Ok(Claimed::Now));
+        let source = self.begun(&new, mine, source).await;
         let reached_from = match &source {
             Ok(Some((image, _))) => self.places_of(cli, image, &request.source, &request.places).await,
             _ => Ok(Vec::new()),
         };
-        let reached_from = self.begun(&new, reached_from).await?;
+        let reached_from = self.begun(&new, mine, reached_from).await?;
         let held = async { self.taken(&new, claimed?, source?).await };
         let (_, snapshot) = held.await.map_err(uncertain)?;
         let snapshot = told(&request.source, new.id.own.uuid, &snapshot).map_err(unfinished)?;
@@ -130,9 +131,11 @@ impl Rbd {
         }
     }
 
-    /// With a final code for an answer nobody may ask for this name again: it is not kept.
-    async fn begun<T>(&self, new: &NewSnapshot<'_>, source: Result<T>) -> Result<T> {
+    /// With a final code for an answer nobody may ask for this name again: it is not kept, unless an earlier call had it,
+    /// which may have taken the snapshot.
+    async fn begun<T>(&self, new: &NewSnapshot<'_>, mine: bool, source: Result<T>) -> Result<T> {
         if let Err(error) = &source
+            && mine
             && !matches!(error, Error::Busy(_) | Error::TimedOut(_) | Error::Internal { .. })
         {
             self.give_up_claim(new.cli, &new.pool, &new.id).await?;

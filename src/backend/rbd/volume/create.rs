@@ -10,6 +10,7 @@ use crate::host::{CmdError, End};
 use crate::id::{Pool, VolumeId, volume_uuid};
 
 use crate::backend::rbd::ceph_csi::adopt::Earlier;
+use crate::backend::rbd::ceph_csi::journal::Entry;
 use crate::backend::rbd::cli;
 use crate::backend::rbd::cli::json::Info;
 use crate::backend::rbd::cli::{Cli, errno};
@@ -65,11 +66,23 @@ impl Rbd {
             self.record_name(cli, &image, uuid, &request.name).await?;
         }
         let new = NewVolume { cli, plan, request, image: &image, uuid, placed };
-        let size = match &request.source {
-            None => self.make(&new).await?,
-            Some(source) => self.make_from(&new, source).await?,
+        let made = match &request.source {
+            None => self.make(&new).await,
+            Some(source) => self.make_from(&new, source).await,
         };
-        Ok((id, image, size))
+        if plan.prefix.is_some() && made.as_ref().is_err_and(is_final) {
+            self.forget_name_of(cli, &image, uuid).await?;
+        }
+        Ok((id, image, made?))
+    }
+
+    /// With a final answer nobody may ask for this name again: without an image it is of nothing.
+    async fn forget_name_of(&self, cli: &Cli<'_>, image: &Image, uuid: Uuid) -> Result<()> {
+        if cli.object_time(&image.pool, &id_object(image)).await.map_err(unfinished)?.is_some() {
+            return Ok(());
+        }
+        self.forget_noted_name(cli, &image.pool, uuid).await.map_err(unfinished)?;
+        self.forget(cli, &image.pool, Entry::Volume, uuid).await.map_err(unfinished)
     }
 
     /// One process in the common case. Where the name exists, what is there is proved whole or made again.
@@ -183,6 +196,11 @@ async fn existing(new: &NewVolume<'_>) -> Result<Option<u64>> {
         Some(what) => differs(new, &what),
         None => Ok(Some(info.size)),
     }
+}
+
+/// Upon any other one the provisioner asks again.
+fn is_final(error: &Error) -> bool {
+    !matches!(error, Error::Busy(_) | Error::TimedOut(_))
 }
 
 /// ALREADY_EXISTS: the image is whole, and not what is asked for.

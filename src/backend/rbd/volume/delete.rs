@@ -10,7 +10,8 @@ use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Watcher};
 use crate::backend::rbd::meta;
 use crate::backend::rbd::meta::Meta;
-use crate::backend::rbd::trash::tombstone::{is_csi, kept};
+use crate::backend::rbd::trash::tombstone::{TEMPORARY, is_csi, kept};
+use crate::backend::rbd::volume::clone::verify::Family;
 use crate::backend::rbd::{Rbd, settled_watchers};
 
 impl Rbd {
@@ -78,11 +79,27 @@ impl Rbd {
                 self.entomb(cli, image, id.uuid, &info.id).await?;
                 return Ok(true);
             }
+            // A clone that its parent knows needs its snapshot's name no more, and nothing tells of that one afterwards. What
+            // its parent does not know would lose it.
+            let known = self.is_known_to_parent(cli, info).await?;
+            if known {
+                self.without_temporary_snapshot(cli, info, id.uuid).await?;
+            }
             let deleted = self.trash.dispose(cli, image, id.uuid, image_id).await?;
-            self.without_temporary_snapshot(cli, info, id.uuid).await?;
+            if !known {
+                self.without_temporary_snapshot(cli, info, id.uuid).await?;
+            }
             return Ok(deleted);
         }
         self.trash.dispose(cli, image, id.uuid, image_id).await
+    }
+
+    async fn is_known_to_parent(&self, cli: &Cli<'_>, info: &Info) -> Result<bool> {
+        let Some(parent) = info.parent.as_ref().filter(|parent| parent.snapshot.starts_with(TEMPORARY))
+        else {
+            return Ok(false);
+        };
+        Ok(Family::of(cli, parent).await?.is_some_and(|family| family.has(&info.id)))
     }
 
     /// Those of an administrator, a mirror or a group are not ours to hide under another name.

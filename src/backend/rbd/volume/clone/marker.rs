@@ -3,11 +3,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use crate::backend::Image;
@@ -67,9 +69,15 @@ impl MarkerQueue {
     async fn work(&self) {
         let mut families = Families::new();
         while let Some(job) = self.next() {
-            if let Err(error) = self.finish(&job, &mut families).await {
-                // ControllerPublishVolume makes good for it.
-                tracing::warn!(image = %job.image, "writing the metadata of a clone: {}", chain(&error));
+            // ControllerPublishVolume queues it again.
+            match AssertUnwindSafe(self.finish(&job, &mut families)).catch_unwind().await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!(image = %job.image, "writing the metadata of a clone: {}", chain(&error));
+                }
+                Err(_) => {
+                    tracing::error!(image = %job.image, "a bug in the driver: its marker is not written");
+                }
             }
         }
     }

@@ -76,6 +76,7 @@ impl Rbd {
             facts => facts?,
         };
         let wanted = wanted(new, facts.size)?;
+        new.placed.still_ours()?;
         let Err(error) = clone(new, &facts).await else {
             return self.finish(new, source, Progress::of(&facts, wanted)).await;
         };
@@ -119,6 +120,7 @@ impl Rbd {
             from.create_snapshot(&image, &snapshot).await?;
         }
         let facts = Facts { image, snapshot, size, depth: depth(from, &info).await.map_err(unfinished)? };
+        new.placed.still_ours()?;
         match clone(new, &facts).await {
             // Exit 0 is the proof, without which the snapshot has to stay.
             Ok(()) => {
@@ -321,7 +323,7 @@ fn can_be_a_clone(new: &NewVolume<'_>) -> Result<()> {
 
 /// Where an image of ours may be there, half-made, nothing is final: the provisioner would forget it.
 async fn final_without_image(new: &NewVolume<'_>, error: Error) -> Error {
-    if !matches!(error, Error::NotFound(_) | Error::NoSpace(_) | Error::Internal { .. }) {
+    if matches!(error, Error::Busy(_) | Error::TimedOut(_) | Error::Conflict(_) | Error::Invalid(_)) {
         return error;
     }
     match new.cli.object_time(&new.image.pool, &id_object(new.image)).await {

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Parent, Snapshot};
-use crate::backend::rbd::trash::tombstone::TEMPORARY;
+use crate::backend::rbd::trash::tombstone::{TEMPORARY, volume_of};
 use crate::backend::rbd::volume::clone::source::access_to;
 use crate::backend::rbd::volume::create::{NewVolume, agrees, differs, unfinished};
 use crate::backend::rbd::volume::id_object;
@@ -38,7 +38,9 @@ impl Rbd {
             return Ok(Target::Closed);
         }
         let made = meta::created_by(&meta, uuid);
-        let made = made.filter(|made| made.is_of(&info.id) && info.size >= made.size);
+        // Of an image without parents it names none: one that a clone has inherited counts for nothing.
+        let of_its_kind = |made: &meta::Created<'_>| made.source.is_some() || info.parent.is_none();
+        let made = made.filter(|made| made.is_of(&info.id) && info.size >= made.size && of_its_kind(made));
         if let Some(made) = made {
             let from = made.source.map(str::to_owned);
             return whole(new, source, from, Whole { info, marked: true });
@@ -106,9 +108,12 @@ impl Family {
         Ok(Some(Self { snapshot, children }))
     }
 
-    /// Without this the clone is lost when its snapshot is removed.
+    /// Whether the parent lists this clone: one that is not listed loses its data when the snapshot is removed. Ceph writes
+    /// a text behind its length.
     pub(crate) fn has(&self, child_id: &str) -> bool {
-        !child_id.is_empty() && self.children.windows(child_id.len()).any(|text| text == child_id.as_bytes())
+        let length = u32::try_from(child_id.len()).unwrap_or_default().to_le_bytes();
+        let text = [&length[..], child_id.as_bytes()].concat();
+        !child_id.is_empty() && self.children.windows(text.len()).any(|part| part == text)
     }
 
     /// What the clone of this uuid was made from, as its marker would say it.
@@ -119,15 +124,9 @@ impl Family {
 
 fn made_from(image: &str, snapshot: &str, uuid: Uuid) -> Option<String> {
     if snapshot == temporary(uuid) {
-        return uuids(image).next().map(|uuid| format!("volume:{uuid}"));
+        return volume_of(image).map(|uuid| format!("volume:{uuid}"));
     }
-    uuids(snapshot).last().map(|uuid| format!("snapshot:{uuid}"))
-}
-
-/// The uuids in a name: `csi-vol-<uuid>`, `csi-del-<uuid>-<image id>`, `<prefix><uuid>`.
-fn uuids(name: &str) -> impl Iterator<Item = Uuid> {
-    let starts = 0..name.len().saturating_sub(35);
-    starts.filter_map(|start| name.get(start..start + 36).and_then(|text| Uuid::try_parse(text).ok()))
+    volume_of(snapshot).map(|uuid| format!("snapshot:{uuid}"))
 }
 
 pub(crate) fn temporary(uuid: Uuid) -> String {
@@ -151,5 +150,7 @@ mod tests {
         );
         assert_eq!(check(&image, &temporary(volume)), Some(format!("snapshot:{volume}")));
         assert_eq!(check(&image, "by-hand"), None);
+        let prefixed = format!("{snapshot}-{volume}");
+        assert_eq!(check(&prefixed, &temporary(own)), Some(format!("volume:{volume}")));
     }
 }
