@@ -25,7 +25,7 @@ pub(crate) struct Operation {
     pub(crate) method: &'static str,
     /// The lock, held alone.
     pub(crate) target: String,
-    /// Locks shared with others that only read: the source of a clone or a snapshot.
+    /// Locks shared with others that only read: the source of a clone or a snapshot. See `let_sources_go`.
     pub(crate) sources: Vec<String>,
     /// A digest of the whole request.
     pub(crate) fingerprint: u64,
@@ -76,6 +76,14 @@ impl Ops {
                 operation.target,
                 humantime::format_duration(ANSWER_WITHIN)
             ))),
+        }
+    }
+
+    /// For an operation on this target that has read all that it needs, and goes on for long: others may work on its
+    /// sources from here on.
+    pub(crate) fn let_sources_go(&self, target: &str) {
+        if let Some(running) = self.lock().get_mut(target) {
+            running.sources.clear();
         }
     }
 
@@ -264,6 +272,24 @@ mod tests {
         let third = ops.run(of_source("clone-3", "a"), count_slowly(runs.clone()));
         let (change, third) = tokio::join!(change, third);
         assert!(change.is_ok() && matches!(third, Err(Error::Busy(_))), "{third:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_was_let_go_is_free_and_its_reader_still_runs() {
+        let (ops, runs) = (Ops::default(), Arc::new(AtomicU32::new(0)));
+        let (own, counted) = (ops.clone(), runs.clone());
+        let read = ops.run(of_source("clone", "a"), async move {
+            own.let_sources_go("clone");
+            count_slowly(counted).await
+        });
+        let change = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let other = ops.run(operation("clone", 2), count_slowly(runs.clone())).await;
+            assert!(matches!(other, Err(Error::Busy(_))), "{other:?}");
+            ops.run(operation("a", 1), async { Ok(0) }).await
+        };
+        let (read, change) = tokio::join!(read, change);
+        assert!(read.is_ok() && change.is_ok(), "{change:?}");
     }
 
     #[tokio::test]

@@ -62,6 +62,7 @@ pub(crate) struct Rbd {
     instance: String,
     cluster_name: String,
     deadline: Duration,
+    ops: Ops,
     offers: Vec<Offer>,
     /// None: every volume is reached from everywhere.
     topology: Option<Topology>,
@@ -98,7 +99,7 @@ impl Rbd {
     ) -> Self {
         let trash = Arc::new(Trash::new(host.clone(), &instance, deadline, ops.clone()));
         let markers = Arc::new(MarkerQueue::new(&host, deadline, ops.clone()));
-        let flattens = Arc::new(Flattens::new(host.clone(), deadline, ops));
+        let flattens = Arc::new(Flattens::new(host.clone(), deadline, ops.clone()));
         let (pools, sysfs) = (Pools::default(), PathBuf::from("/sys/bus/rbd/devices"));
         let mut offers = vec![
             Offer::Expansion,
@@ -117,6 +118,7 @@ impl Rbd {
             instance,
             cluster_name,
             deadline,
+            ops,
             offers,
             topology: None,
             pools,

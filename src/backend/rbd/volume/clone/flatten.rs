@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::backend::Image;
 use crate::cluster::Access;
@@ -16,35 +17,56 @@ use crate::host::{Host, Slot};
 use crate::metrics::METRICS;
 use crate::ops::Ops;
 
-use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Child, Info, Snapshot};
 use crate::backend::rbd::meta;
+use crate::backend::rbd::meta::Meta;
+use crate::backend::rbd::{Rbd, settled_watchers};
 
 /// Linux takes 510; some are left for what is under way at once, and for administrators.
 const MOST_SNAPSHOTS: usize = 500;
 
-/// The flattening that nobody waits for.
+/// How often a flatten looks whether its image was given to a node.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+
+/// What is being flattened, by whomever, and what waits for it.
 pub(crate) struct Flattens {
     host: Arc<dyn Host>,
     deadline: Duration,
     ops: Ops,
-    /// By what they are about.
+    /// By image.
     running: Mutex<HashMap<String, CancellationToken>>,
+    /// Images with too many snapshots.
+    trimming: Mutex<HashSet<String>>,
     turn: Semaphore,
+}
+
+/// An image whose flattening runs or waits, until this is dropped.
+pub(crate) struct UnderWay {
+    flattens: Arc<Flattens>,
+    image: String,
+    token: CancellationToken,
 }
 
 impl Rbd {
     /// For CreateVolume, which waits for it.
-    pub(crate) async fn flatten_unused(&self, cli: &Cli<'_>, image: &Image) -> Result<()> {
-        if let Some(watcher) = cli.watchers(image).await?.unwrap_or_default().first() {
-            return Err(Error::Busy(format!(
-                "image {image} has to be flattened, and {} has it open: ask again",
-                watcher.address
-            )));
+    pub(crate) async fn flatten_unused(&self, cli: &Cli<'_>, image: &Image, uuid: Uuid) -> Result<()> {
+        let in_use =
+            |by: &str| Error::Busy(format!("image {image} has to be flattened, and {by}: ask again"));
+        let Some(under_way) = self.flattens.enter(image) else {
+            return Err(in_use("that is being done already"));
+        };
+        if let Some(user) = user(cli, image, uuid).await? {
+            return Err(in_use(&user));
         }
         tracing::info!(%image, parents = self.limits.hard_depth, "flattening a clone that has more parents than this");
-        let Err(error) = cli.flatten(image, Slot::Long).await else { return Ok(()) };
+        let work = flatten_while_unpublished(cli, image, uuid, Slot::Long);
+        let error = match under_way.token.run_until_cancelled(work).await {
+            Some(Ok(None)) => return Ok(()),
+            Some(Ok(Some(user))) => return Err(in_use(&user)),
+            None => return Err(in_use("it is about to be used")),
+            Some(Err(error)) => error,
+        };
         // A twin may have done it meanwhile.
         let flat = cli.info(image).await.ok().flatten().is_some_and(|info| info.parent.is_none());
         if flat { Ok(()) } else { Err(error) }
@@ -76,18 +98,17 @@ impl Rbd {
 
 impl Flattens {
     pub(crate) fn new(host: Arc<dyn Host>, deadline: Duration, ops: Ops) -> Self {
-        Self { host, deadline, ops, running: Mutex::default(), turn: Semaphore::new(1) }
+        let (running, trimming, turn) = (Mutex::default(), Mutex::default(), Semaphore::new(1));
+        Self { host, deadline, ops, running, trimming, turn }
     }
 
     /// Flattens the image behind the answer, if nobody uses it. A shutdown cuts it, and so does a node that is to have it.
     pub(crate) fn start(self: &Arc<Self>, access: &Access, image: &Image) {
+        let Some(under_way) = self.enter(image) else { return };
         let (flattens, access, image) = (self.clone(), access.clone(), image.clone());
-        self.run(image.to_string(), async move {
-            let cli = flattens.cli(&access);
-            match flattens.flatten(&cli, &image).await {
-                Ok(true) => tracing::info!(%image, "flattened: it has no parents any more"),
-                Ok(false) => tracing::debug!(%image, "not flattened: it is in use, or no finished clone"),
-                Err(error) => tracing::warn!(%image, "flattening: {}", chain(&error)),
+        self.ops.background(async move {
+            if let Err(error) = flattens.flatten(&flattens.cli(&access), &image, under_way).await {
+                tracing::warn!(%image, "flattening: {}", chain(&error));
             }
         });
     }
@@ -100,36 +121,36 @@ impl Flattens {
         }
     }
 
+    /// None where it runs or waits already. From here on it can be stopped.
+    fn enter(self: &Arc<Self>, image: &Image) -> Option<UnderWay> {
+        let (image, token) = (image.to_string(), CancellationToken::new());
+        match self.lock().entry(image.clone()) {
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(place) => drop(place.insert(token.clone())),
+        }
+        METRICS.flattening.inc();
+        Some(UnderWay { flattens: self.clone(), image, token })
+    }
+
     /// Flattens clones that keep deleted snapshots of the image, until it has at most so many.
     fn start_trimming(self: &Arc<Self>, access: &Access, image: &Image, most: usize) {
+        let what = image.to_string();
+        if !self.trimming.lock().unwrap_or_else(PoisonError::into_inner).insert(what.clone()) {
+            return;
+        }
         let (flattens, access, image) = (self.clone(), access.clone(), image.clone());
-        self.run(format!("snapshots of {image}"), async move {
-            let cli = flattens.cli(&access);
-            match flattens.trim(&cli, &image, most).await {
+        self.ops.background(async move {
+            match flattens.trim(&flattens.cli(&access), &image, most).await {
                 Ok(left) => {
                     tracing::info!(%image, snapshots = left, "clones of deleted snapshots were flattened");
                 }
                 Err(error) => tracing::warn!(%image, "flattening its clones: {}", chain(&error)),
             }
+            flattens.trimming.lock().unwrap_or_else(PoisonError::into_inner).remove(&what);
         });
     }
 
-    fn run(self: &Arc<Self>, what: String, work: impl Future<Output = ()> + Send + 'static) {
-        let token = CancellationToken::new();
-        match self.lock().entry(what.clone()) {
-            Entry::Occupied(_) => return,
-            Entry::Vacant(place) => drop(place.insert(token.clone())),
-        }
-        METRICS.flattening.inc();
-        let flattens = self.clone();
-        self.ops.background(async move {
-            let _ = token.run_until_cancelled(work).await;
-            flattens.lock().remove(&what);
-            METRICS.flattening.dec();
-        });
-    }
-
-    async fn trim(&self, cli: &Cli<'_>, image: &Image, most: usize) -> Result<usize> {
+    async fn trim(self: &Arc<Self>, cli: &Cli<'_>, image: &Image, most: usize) -> Result<usize> {
         let children = cli.children(image).await?.unwrap_or_default();
         let mut snapshots = cli.snapshots(image).await?.unwrap_or_default();
         for child in children.iter().filter(|child| !child.trash) {
@@ -141,7 +162,8 @@ impl Flattens {
             let clone = image_of(child);
             let parent = cli.info(&clone).await?.and_then(|info| info.parent);
             if parent.is_some_and(|parent| kept.contains(parent.snapshot.as_str()))
-                && self.flatten(cli, &clone).await?
+                && let Some(under_way) = self.enter(&clone)
+                && self.flatten(cli, &clone, under_way).await?
             {
                 snapshots = cli.snapshots(image).await?.unwrap_or_default();
             }
@@ -149,18 +171,31 @@ impl Flattens {
         Ok(snapshots.len())
     }
 
+    /// False where it was stopped, or not begun.
+    async fn flatten(&self, cli: &Cli<'_>, image: &Image, under_way: UnderWay) -> Result<bool> {
+        let work = self.flatten_in_turn(cli, image);
+        under_way.token.run_until_cancelled(work).await.unwrap_or(Ok(false))
+    }
+
     /// False where somebody uses it, or it has no parent, or is not proved to be a whole clone of ours.
-    async fn flatten(&self, cli: &Cli<'_>, image: &Image) -> Result<bool> {
+    async fn flatten_in_turn(&self, cli: &Cli<'_>, image: &Image) -> Result<bool> {
         // Never closed.
         let _turn = self.turn.acquire().await.ok();
         let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image))?;
-        let Some((info, meta)) = info.zip(meta).filter(|(info, _)| info.parent.is_some()) else {
+        let clone = info.zip(meta).filter(|(info, _)| info.parent.is_some());
+        let Some(uuid) = clone.and_then(|(info, meta)| marked_for(image, &info, &meta)) else {
+            tracing::debug!(%image, "not flattened: it is no finished clone");
             return Ok(false);
         };
-        if !is_marked(image, &info, &meta) || !cli.watchers(image).await?.unwrap_or_default().is_empty() {
-            return Ok(false);
+        let user = match user(cli, image, uuid).await? {
+            None => flatten_while_unpublished(cli, image, uuid, Slot::Trash).await?,
+            user => user,
+        };
+        match &user {
+            None => tracing::info!(%image, "flattened: it has no parents any more"),
+            Some(user) => tracing::info!(%image, "not flattened: {user}"),
         }
-        cli.flatten(image, Slot::Trash).await.map(|()| true)
+        Ok(user.is_none())
     }
 
     fn cli<'a>(&'a self, access: &'a Access) -> Cli<'a> {
@@ -172,11 +207,60 @@ impl Flattens {
     }
 }
 
-/// Without the marker a clone that has lost its parent would be taken for a half-made one.
-fn is_marked(image: &Image, info: &Info, meta: &meta::Meta) -> bool {
-    let named = meta::created_for(meta).filter(|uuid| image.name.contains(&uuid.to_string()));
-    let made = named.and_then(|uuid| meta::created_by(meta, uuid));
-    made.is_some_and(|made| made.source.is_some() && made.is_of(&info.id))
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.flattens.lock().remove(&self.image);
+        METRICS.flattening.dec();
+    }
+}
+
+/// Says who uses the image. A map that only reads holds no watch (krbd since Linux 5.5), and a volume may be on its way
+/// to a node: so the records of ControllerPublishVolume count too.
+async fn user(cli: &Cli<'_>, image: &Image, uuid: Uuid) -> Result<Option<String>> {
+    let meta = cli.meta(image).await?.unwrap_or_default();
+    if let Some(user) = published(&meta, uuid) {
+        return Ok(Some(user));
+    }
+    // Whoever writes metadata watches the image for a moment.
+    let watchers = settled_watchers(cli, image, <[_]>::is_empty).await?.unwrap_or_default();
+    Ok(watchers.first().map(|watcher| format!("{} has it open", watcher.address)))
+}
+
+/// Flattens, unless the image is given to a node meanwhile, by whichever replica: then it says so. Its own watch is
+/// there all the while, so that those of others are not looked for.
+async fn flatten_while_unpublished(
+    cli: &Cli<'_>,
+    image: &Image,
+    uuid: Uuid,
+    slot: Slot,
+) -> Result<Option<String>> {
+    tokio::select! {
+        flattened = cli.flatten(image, slot) => flattened.map(|()| None),
+        user = publishing(cli, image, uuid) => Ok(Some(user)),
+    }
+}
+
+/// Ends when the image is published. A look that fails is made again: it proves nothing.
+async fn publishing(cli: &Cli<'_>, image: &Image, uuid: Uuid) -> String {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let meta = cli.meta(image).await.ok().flatten();
+        if let Some(user) = meta.and_then(|meta| published(&meta, uuid)) {
+            return user;
+        }
+    }
+}
+
+fn published(meta: &Meta, uuid: Uuid) -> Option<String> {
+    let records = meta::published(meta, uuid);
+    records.first().map(|record| format!("it is published on node {:?}", record.node))
+}
+
+/// Whose whole clone it is. Without the marker a clone that has lost its parent would be taken for a half-made one.
+fn marked_for(image: &Image, info: &Info, meta: &Meta) -> Option<Uuid> {
+    let named = meta::created_for(meta).filter(|uuid| image.name.contains(&uuid.to_string()))?;
+    let made = meta::created_by(meta, named)?;
+    (made.source.is_some() && made.is_of(&info.id)).then_some(named)
 }
 
 fn image_of(child: &Child) -> Image {

@@ -226,6 +226,8 @@ impl Rbd {
         let NewVolume { cli, plan, image, uuid, .. } = *new;
         let Progress { size, wanted, depth, marked } = clone;
         let (hard, soft) = (self.limits.hard_depth.into(), self.limits.soft_depth.into());
+        // What follows may take hours, and asks nothing of the source.
+        self.ops.let_sources_go(&uuid.to_string());
         if wanted > size {
             grow(new, wanted).await.map_err(unfinished)?;
         }
@@ -233,7 +235,7 @@ impl Rbd {
             mark(new, source).await.map_err(unfinished)?;
         }
         if depth > hard {
-            self.flatten_unused(cli, image).await.map_err(unfinished)?;
+            self.flatten_unused(cli, image, uuid).await.map_err(unfinished)?;
         } else if depth > soft {
             self.flattens.start(cli.access, image);
         }
