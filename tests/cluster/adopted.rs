@@ -258,3 +258,29 @@ async fn what_cannot_be_done_to_a_static_volume_is_refused_in_words() {
     };
     check(driver.controller().create_snapshot(snapshot).await, Code::NotFound, "static volume");
 }
+
+/// Where it is killed, ceph-csi leaves the snapshot that it takes on a volume for a moment. No request ever names it.
+#[tokio::test]
+async fn a_snapshot_that_a_killed_ceph_csi_left_does_not_keep_its_volume() {
+    for (kind, temp) in [("csi-snap-", ""), ("csi-vol-", "-temp")] {
+        let scene = Scene::new();
+        let driver = scene.driver().flag("--command-timeout=4s").start().await;
+        let (volume, cloned) = (ceph_csi::volume(&scene), ceph_csi::volume(&scene));
+        let name = format!("{kind}{}{temp}", ceph_csi::reservation(&scene).uuid);
+        let left = |made: &Made| scene.corner.spec(&format!("{}@{name}", made.image));
+        for made in [&volume, &cloned] {
+            run("rbd", &["snap", "create", "--no-progress", &left(made)]);
+        }
+        let clone = scene.corner.spec("a-clone");
+        run("rbd", &["clone", "--rbd-default-clone-format=2", &left(&cloned), &clone]);
+        check(driver.delete(&volume.id).await, Code::Aborted, &name);
+        twice(|| driver.delete(&cloned.id)).await;
+        tokio::time::sleep(std::time::Duration::from_secs(9)).await;
+        twice(|| driver.delete(&volume.id)).await;
+        assert_eq!(scene.corner.images(), ["a-clone".to_owned()].into());
+        crate::common::sight::eventually("the parent alone", || {
+            scene.corner.trash() == [cloned.image.clone()]
+        })
+        .await;
+    }
+}

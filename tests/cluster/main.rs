@@ -23,6 +23,7 @@ mod adopted_snapshots;
 mod blocks;
 mod clone_kills;
 mod clones;
+mod emptying;
 mod flattens;
 mod format;
 mod growth;

@@ -121,6 +121,9 @@ pub(crate) struct Snapshot {
     /// As asctime(3) prints it, in UTC.
     #[serde(default)]
     pub(crate) timestamp: String,
+    /// As clones of format 1 need it.
+    #[serde(default, deserialize_with = "truth_or_text")]
+    pub(crate) protected: bool,
     #[serde(default)]
     namespace: Option<SnapshotKind>,
 }
@@ -221,6 +224,20 @@ fn list_or_map<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Resul
     Ok(match Either::deserialize(from)? {
         Either::List(list) => list,
         Either::Map(map) => map.into_values().collect(),
+    })
+}
+
+/// `true`, or `"true"`.
+fn truth_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Truth(bool),
+        Text(String),
+    }
+    Ok(match Either::deserialize(from)? {
+        Either::Truth(truth) => truth,
+        Either::Text(text) => text == "true",
     })
 }
 

@@ -22,8 +22,6 @@ const TOMBSTONE: &str = "csi-del-";
 /// The snapshot that a volume is cloned through, `csi-clone-<uuid of the clone>`: gone, into the trash of the source, as
 /// soon as the clone is proved.
 pub(crate) const TEMPORARY: &str = "csi-clone-";
-/// ceph-csi's name of a snapshot.
-const CEPH_CSI: &str = "csi-snap-";
 
 impl Rbd {
     /// The image that holds the snapshot, and the snapshot. None where there is none.
@@ -209,14 +207,22 @@ fn uuid_behind(name: &str) -> Option<Uuid> {
     Uuid::try_parse(uuid).ok().filter(|read| read.to_string() == uuid)
 }
 
-/// Taken by this driver or by ceph-csi, and not by an administrator, a mirror or a group.
+/// Taken by CreateSnapshot of this driver, and not by an administrator, a mirror or a group.
 pub(crate) fn is_csi(snapshot: &Snapshot) -> bool {
-    let ceph_csi = snapshot.name.strip_prefix(CEPH_CSI).and_then(|uuid| Uuid::try_parse(uuid).ok());
-    csi_uuid(&snapshot.name).is_some() || ceph_csi.is_some()
+    csi_uuid(&snapshot.name).is_some()
 }
 
+/// One that a clone is made through: of this driver, or of ceph-csi, which takes one on a volume for the moment in which it
+/// makes the image of a snapshot (`csi-snap-<uuid>`) or of a clone (`csi-vol-<uuid>-temp`), and leaves it where it is killed
+/// in that moment. No request names it. Its first releases left a snapshot for good, but protected.
 fn is_temporary(snapshot: &Snapshot) -> bool {
-    snapshot.name.starts_with(TEMPORARY)
+    let name = &snapshot.name;
+    let of_a_snapshot = name.strip_prefix("csi-snap-");
+    let of_a_clone = name.strip_prefix("csi-vol-").and_then(|name| name.strip_suffix("-temp"));
+    let foreign =
+        |text: &str| uuid_behind(text).is_some_and(|uuid| text.len() == 36 && uuid.get_version_num() != 5);
+    let ceph_csi = of_a_snapshot.or(of_a_clone).is_some_and(foreign) && !snapshot.protected;
+    name.starts_with(TEMPORARY) || ceph_csi
 }
 
 /// The snapshots of users, but for the temporary ones, which are removed: with a clone they are not needed any more, and
@@ -280,4 +286,29 @@ async fn listed_name(cli: &Cli<'_>, pool: &str, id: &str) -> Result<Option<Strin
 async fn named_id(cli: &Cli<'_>, image: &Image) -> Result<Option<String>> {
     let id = cli.object(&image.pool, &id_object(image)).await?;
     Ok(id.as_deref().and_then(length_prefixed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn temporary(name: &str, protected: &str) -> bool {
+        let text = format!(r#"{{"name":"{name}","protected":{protected}}}"#);
+        is_temporary(&serde_json::from_str(&text).expect("a snapshot"))
+    }
+
+    #[test]
+    fn what_a_clone_is_made_through_is_told_from_what_lasts() {
+        let ceph_csi = "3d2c9b9e-6a57-4b6c-8f0e-0c8a54a0f3a1";
+        let ours = "c2a7a6de-7d63-5f0b-9a55-6b3f6d4b2a10";
+        let names =
+            [format!("csi-snap-{ceph_csi}"), format!("csi-vol-{ceph_csi}-temp"), format!("csi-clone-{ours}")];
+        assert!(names.iter().all(|name| temporary(name, r#""false""#)));
+        assert!(!temporary(&names[0], r#""true""#) && !temporary(&names[1], "true"));
+        let lasting = [format!("csi-snap-{ours}"), format!("csi-vol-{ceph_csi}"), format!("team-{ceph_csi}")];
+        assert!(!lasting.iter().any(|name| temporary(name, "false")));
+        for odd in ["csi-snap-", "csi-snap-monday", "csi-vol--temp", &format!("csi-snap-x{ceph_csi}")] {
+            assert!(!temporary(odd, "false"), "{odd}");
+        }
+    }
 }
