@@ -36,6 +36,7 @@ mod many;
 mod mapping;
 mod outlive;
 mod qos;
+mod races;
 mod readers;
 mod refuse;
 mod secrets;

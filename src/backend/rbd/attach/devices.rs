@@ -15,8 +15,7 @@ use crate::backend::rbd::Rbd;
 use crate::backend::rbd::attach::shows;
 use crate::backend::rbd::cli::json::{Device, Devices};
 use crate::backend::rbd::cli::{Cli, errno, explain};
-use crate::backend::rbd::params::mapping;
-use crate::backend::rbd::params::mapping::{Client, Wanted, of_stash};
+use crate::backend::rbd::params::mapping::{self, Client, Wanted, of_stash};
 
 /// Tries to unmap a busy device: who looks at it only in passing (udev, blkid) is gone by then.
 const UNMAP_TRIES: u32 = 8;

@@ -11,8 +11,7 @@ use crate::id::VolumeId;
 use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::Device;
-use crate::backend::rbd::meta;
-use crate::backend::rbd::meta::Meta;
+use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::params::mapping::Wanted;
 
 /// What a node does with an image.

@@ -6,8 +6,7 @@ use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::{Pool, SnapshotId, VolumeId};
 
-use crate::backend::rbd::ceph_csi::journal;
-use crate::backend::rbd::ceph_csi::journal::{Entry, lossy, recorded, trailing_uuid};
+use crate::backend::rbd::ceph_csi::journal::{self, Entry, lossy, recorded, trailing_uuid};
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Snapshot, Watcher};
 use crate::backend::rbd::meta;

@@ -11,9 +11,8 @@ use crate::id::{Pool, VolumeId, volume_uuid};
 
 use crate::backend::rbd::ceph_csi::adopt::Earlier;
 use crate::backend::rbd::ceph_csi::journal::Entry;
-use crate::backend::rbd::cli;
 use crate::backend::rbd::cli::json::Info;
-use crate::backend::rbd::cli::{Cli, errno};
+use crate::backend::rbd::cli::{self, Cli, errno};
 use crate::backend::rbd::params::Plan;
 use crate::backend::rbd::volume::id_object;
 use crate::backend::rbd::volume::import;

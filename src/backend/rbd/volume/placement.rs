@@ -13,8 +13,7 @@ use crate::labels::NodeLabels;
 
 use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
-use crate::backend::rbd::meta;
-use crate::backend::rbd::meta::Meta;
+use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::params::{Candidate, Candidates, Plan};
 use crate::backend::rbd::volume::create::image_name;
 use crate::backend::rbd::volume::id_object;

@@ -6,8 +6,7 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
 use crate::backend::rbd::Rbd;
-use crate::backend::rbd::meta;
-use crate::backend::rbd::meta::Published;
+use crate::backend::rbd::meta::{self, Published};
 use crate::backend::rbd::volume::clone::marker::Job;
 use crate::backend::rbd::volume::not_found;
 

@@ -19,8 +19,7 @@ use crate::ops::Ops;
 
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Child, Info, Snapshot};
-use crate::backend::rbd::meta;
-use crate::backend::rbd::meta::Meta;
+use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::{Rbd, settled_watchers};
 
 /// Linux takes 510; some are left for what is under way at once, and for administrators.

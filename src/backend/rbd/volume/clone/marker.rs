@@ -20,8 +20,7 @@ use crate::ops::Ops;
 
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Parent};
-use crate::backend::rbd::meta;
-use crate::backend::rbd::meta::Meta;
+use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::params::is_label;
 use crate::backend::rbd::volume::clone::verify::Family;
 
