@@ -83,7 +83,8 @@ async fn copies_survive_their_rbd() {
     let plain = scene.start().await;
     let source = filled(&scene, &plain).await;
     let taken = snapshot(&scene, &source);
-    let driver = scene.on_node("node-b", "controller").flag("--command-timeout=4s");
+    // Longer than the lock of a corpse lasts: what waits for it would be killed too, and be the next one.
+    let driver = scene.on_node("node-b", "controller").flag("--command-timeout=35s");
     let driver = driver.flag("--max-rbd-processes=16").wrapped(&wrapper).start().await;
     let asked = requests(&source, &taken.id, count);
     let images: Vec<String> = futures_util::stream::iter(&asked)
@@ -140,7 +141,7 @@ async fn halves_are_made_again_when_they_are_old_enough() {
 #[tokio::test]
 async fn what_holds_data_of_its_own_is_never_made_again() {
     let scene = Scene::new();
-    let driver = scene.driver().flag("--command-timeout=4s").start().await;
+    let driver = scene.driver().flag("--command-timeout=8s").start().await;
     let source = filled(&scene, &driver).await;
     let taken = snapshot(&scene, &source);
     let request = like(&source).of_snapshot(&taken.id);
@@ -148,7 +149,7 @@ async fn what_holds_data_of_its_own_is_never_made_again() {
     let image = &volume.volume_context["imageName"];
     run("rbd", &["flatten", "--no-progress", &scene.corner.spec(image)]);
     // What is to be written behind the answer has been by then.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
     if scene.corner.marker(image).is_some() {
         scene.corner.remove_meta(image, ".rbd.csi.ceph.com/created");
     }

@@ -325,7 +325,11 @@ fn can_be_a_clone(new: &NewVolume<'_>) -> Result<()> {
 
 /// Where an image of ours may be there, half-made, nothing is final: the provisioner would forget it.
 async fn final_without_image(new: &NewVolume<'_>, error: Error) -> Error {
-    if matches!(error, Error::Busy(_) | Error::TimedOut(_) | Error::Conflict(_) | Error::Invalid(_)) {
+    // Upon the last three somebody has to act, and asking again finishes nothing.
+    if matches!(
+        error,
+        Error::Busy(_) | Error::TimedOut(_) | Error::Conflict(_) | Error::Invalid(_) | Error::Precondition(_)
+    ) {
         return error;
     }
     match new.cli.object_time(&new.image.pool, &id_object(new.image)).await {
