@@ -175,6 +175,11 @@ pub(crate) fn hyphenated(text: &str) -> Option<Uuid> {
     Uuid::try_parse(text).ok().filter(|uuid| uuid.to_string() == text)
 }
 
+/// At the end of the name of an image or a snapshot.
+pub(crate) fn trailing_uuid(name: &str) -> Option<Uuid> {
+    hyphenated(name.get(name.len().checked_sub(36)?..)?)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
 use crate::error::Result;
-use crate::id::{VolumeId, hyphenated};
+use crate::id::{VolumeId, hyphenated, trailing_uuid};
 
 use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
@@ -43,7 +43,7 @@ impl Records {
         if let Some(uuid) = image.strip_prefix("csi-vol-").and_then(hyphenated) {
             return Some(uuid);
         }
-        let uuid = hyphenated(image.get(image.len().checked_sub(36)?..)?)?;
+        let uuid = trailing_uuid(image)?;
         self.named.contains(&uuid).then_some(uuid)
     }
 

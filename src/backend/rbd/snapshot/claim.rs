@@ -1,8 +1,6 @@
 //! Names of snapshots are claimed, so that two replicas never give one name to two volumes: an exclusive lock on an
 //! object of the name, whose cookie is the uuid of the source. Taken before the snapshot, given up before it goes.
 
-use std::time::SystemTime;
-
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -12,6 +10,7 @@ use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::Locker;
 use crate::backend::rbd::snapshot::NewSnapshot;
+use crate::backend::rbd::trash::tombstone::is_young;
 
 /// How many `--command-timeout`s a claim without a snapshot is left alone: twice what all commands of a request between
 /// its claim and its snapshot may take.
@@ -80,8 +79,7 @@ impl Rbd {
         if held.is_some() {
             return Err(taken(&format_args!("volume {volume}")));
         }
-        let age = since.map(|since| SystemTime::now().duration_since(since).unwrap_or_default());
-        if age.is_some_and(|age| age < self.deadline * PATIENCE) {
+        if since.is_some_and(|since| is_young(since, self.deadline * PATIENCE)) {
             return Err(Error::Busy(format!(
                 "snapshot {:?} is being taken of volume {volume}: ask again",
                 new.request.name

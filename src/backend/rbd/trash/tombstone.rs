@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::backend::Image;
 use crate::error::{Error, Result};
-use crate::id::SnapshotId;
+use crate::id::{SnapshotId, trailing_uuid};
 
 use crate::backend::rbd::cli::json::Snapshot;
 use crate::backend::rbd::cli::{Cli, Renamed, Restored};
@@ -192,19 +192,14 @@ pub(crate) fn is_tombstone(name: &str) -> bool {
 pub(crate) fn volume_of(name: &str) -> Option<Uuid> {
     match name.strip_prefix(TOMBSTONE) {
         Some(rest) => Uuid::try_parse(rest.get(..36)?).ok(),
-        None => uuid_behind(name),
+        None => trailing_uuid(name),
     }
 }
 
 /// The uuid of a snapshot that CreateSnapshot of this driver took, by its name.
 pub(crate) fn csi_uuid(name: &str) -> Option<Uuid> {
-    let uuid = uuid_behind(name).filter(|uuid| uuid.get_version_num() == 5);
+    let uuid = trailing_uuid(name).filter(|uuid| uuid.get_version_num() == 5);
     uuid.filter(|_| !name.starts_with(TEMPORARY))
-}
-
-fn uuid_behind(name: &str) -> Option<Uuid> {
-    let uuid = name.get(name.len().checked_sub(36)?..)?;
-    Uuid::try_parse(uuid).ok().filter(|read| read.to_string() == uuid)
 }
 
 /// Taken by CreateSnapshot of this driver, and not by an administrator, a mirror or a group.
@@ -220,7 +215,7 @@ fn is_temporary(snapshot: &Snapshot) -> bool {
     let of_a_snapshot = name.strip_prefix("csi-snap-");
     let of_a_clone = name.strip_prefix("csi-vol-").and_then(|name| name.strip_suffix("-temp"));
     let foreign =
-        |text: &str| uuid_behind(text).is_some_and(|uuid| text.len() == 36 && uuid.get_version_num() != 5);
+        |text: &str| trailing_uuid(text).is_some_and(|uuid| text.len() == 36 && uuid.get_version_num() != 5);
     let ceph_csi = of_a_snapshot.or(of_a_clone).is_some_and(foreign) && !snapshot.protected;
     name.starts_with(TEMPORARY) || ceph_csi
 }
@@ -253,7 +248,7 @@ pub(crate) fn is_abandoned(snapshot: &Snapshot, deadline: Duration) -> bool {
     is_temporary(snapshot) && snapshot.taken().is_some_and(|taken| !is_young(taken, deadline * 2))
 }
 
-fn is_young(since: SystemTime, limit: Duration) -> bool {
+pub(crate) fn is_young(since: SystemTime, limit: Duration) -> bool {
     SystemTime::now().duration_since(since).unwrap_or_default() < limit
 }
 

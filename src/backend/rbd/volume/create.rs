@@ -1,6 +1,6 @@
 //! CreateVolume: an image made by one import; what is there under its name proved whole, or made again.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -14,6 +14,7 @@ use crate::backend::rbd::ceph_csi::journal::Entry;
 use crate::backend::rbd::cli::json::Info;
 use crate::backend::rbd::cli::{self, Cli, errno};
 use crate::backend::rbd::params::Plan;
+use crate::backend::rbd::trash::tombstone::is_young;
 use crate::backend::rbd::volume::id_object;
 use crate::backend::rbd::volume::import;
 use crate::backend::rbd::volume::placement::Placed;
@@ -146,8 +147,7 @@ impl Rbd {
                 watcher.address
             )));
         }
-        let age = made.map(|made| SystemTime::now().duration_since(made).unwrap_or_default());
-        if age.is_some_and(|age| age < self.deadline) {
+        if made.is_some_and(|made| is_young(made, self.deadline)) {
             let wait = humantime::format_duration(Duration::from_secs(self.deadline.as_secs()));
             return Err(Error::Busy(format!(
                 "image {image} is half-made and younger than {wait}: ask again"
@@ -250,7 +250,6 @@ pub(crate) fn import_options(plan: &Plan) -> Vec<String> {
 
 fn volume_context(plan: Plan, image: &Image) -> Parameters {
     let mut context = plan.context;
-    context.insert("pool".to_owned(), image.pool.clone());
     context.insert("journalPool".to_owned(), plan.pool);
     context.insert("pool".to_owned(), image.pool.clone());
     context.insert("imageName".to_owned(), image.name.clone());

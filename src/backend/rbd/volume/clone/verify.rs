@@ -1,7 +1,5 @@
 //! What lies under the name of a clone that is to be made: nothing, a half, or a whole one, proved (SAFETY 2).
 
-use std::time::SystemTime;
-
 use uuid::Uuid;
 
 use crate::backend::Source;
@@ -9,7 +7,7 @@ use crate::error::{Error, Result};
 
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Parent, Snapshot};
-use crate::backend::rbd::trash::tombstone::{TEMPORARY, volume_of};
+use crate::backend::rbd::trash::tombstone::{TEMPORARY, is_young, volume_of};
 use crate::backend::rbd::volume::clone::source::access_to;
 use crate::backend::rbd::volume::create::{NewVolume, agrees, differs, unfinished};
 use crate::backend::rbd::volume::id_object;
@@ -63,8 +61,7 @@ impl Rbd {
         let NewVolume { cli, image, .. } = *new;
         let object = id_object(image);
         let made = cli.object_time(&image.pool, &object).await.map_err(unfinished)?;
-        let age = made.map(|made| SystemTime::now().duration_since(made).unwrap_or_default());
-        if age.is_none_or(|age| age >= self.deadline) {
+        if !made.is_some_and(|made| is_young(made, self.deadline)) {
             return Ok(());
         }
         let watchers = settled_watchers(cli, image, <[_]>::is_empty).await.map_err(unfinished)?;
