@@ -1,6 +1,6 @@
 //! ceph-rbd-csi: a CSI driver for Ceph RBD, or for the disk of one node; one daemon for the controller and the node.
 //!
-//! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `error`: the one error; `metrics`: what is counted
+//! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `keys`: passphrases; `error`: the one error; `metrics`: what is counted
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
 //! - `labels`: what the Node object says of where this node is
 //! - `ops`: work that outlives its caller, under locks
@@ -19,6 +19,7 @@ mod error;
 mod fs;
 mod host;
 mod id;
+mod keys;
 mod labels;
 mod metrics;
 mod node;

@@ -18,8 +18,8 @@ pub(crate) use blocks::{BlockQuery, Blocks, Extent};
 pub(crate) use size::SizeRange;
 pub(crate) use types::{
     Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
-    Detach, FormatMark, Image, Listing, Mapping, Mode, Offer, Page, Parameters, Places, Publish, Segments,
-    Severity, Shown, Snapshot, Source, Stashed, Target, Volume, VolumeState, is_in, is_static,
+    Detach, Encryption, FormatMark, Image, Listing, Mapping, Mode, Offer, Page, Parameters, Places, Publish,
+    Segments, Severity, Shown, Snapshot, Source, Stashed, Target, Volume, VolumeState, is_in, is_static,
 };
 
 /// A storage system. Every method may be repeated without harm. What only some offer answers `Unbuilt` by itself.
@@ -124,6 +124,10 @@ pub(crate) trait Backend: Send + Sync {
     }
     /// Writes down how far the formatting of the volume has come, before anything follows from it.
     async fn mark_format(&self, request: &Attach, mark: &FormatMark) -> Result<()>;
+    /// Writes down that the LUKS header of the image is made. (Only rbd encrypts.)
+    async fn mark_encrypted(&self, _: &Attach) -> Result<()> {
+        unbuilt("encryption")
+    }
     /// What is wrong with an image that is attached here. No process, no cluster command, no waiting.
     fn image_health(&self, _: &Image) -> Vec<Ailment> {
         Vec::new()

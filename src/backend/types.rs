@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::size::SizeRange;
 use crate::cluster::Secrets;
 use crate::id::{SnapshotId, VolumeId};
+use crate::keys::Passphrase;
 
 pub(crate) type Parameters = BTreeMap<String, String>;
 /// Labels of a place.
@@ -323,6 +324,17 @@ pub(crate) struct Attached {
     /// It is to be read, and its journal to be replayed before: mounted once, read-write, then taken away and attached anew.
     pub(crate) to_replay: bool,
     pub(crate) format: FormatMark,
+    /// None: what the pod sees begins at the first byte of the image.
+    pub(crate) encryption: Option<Encryption>,
+}
+
+/// A LUKS header before what the pod sees, and what opens it.
+#[derive(Debug, Clone)]
+pub(crate) struct Encryption {
+    /// Never empty. A header is made with the first one; a clone of an older snapshot may be opened by a later one alone.
+    pub(crate) keys: Vec<Passphrase>,
+    /// A header was made to its end. One that opens with none of the keys is refused, never made anew.
+    pub(crate) made: bool,
 }
 
 /// What a node sees of an image.

@@ -27,6 +27,7 @@ mod emptying;
 mod flattens;
 mod format;
 mod growth;
+mod guest;
 mod kills;
 mod labels;
 mod lifecycle;

@@ -2,21 +2,17 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tonic::transport::{Channel, Endpoint};
 
-use super::csi::controller_client::ControllerClient;
-use super::csi::identity_client::IdentityClient;
-use super::csi::node_client::NodeClient;
-use super::csi::snapshot_metadata_client::SnapshotMetadataClient;
-use super::csi::{CreateVolumeRequest, ProbeRequest, Volume};
+use super::client::Client;
+use super::csi::ProbeRequest;
 use super::sight::PATIENCE;
-use super::tools::Answer;
 use super::wrap::Wrapper;
 
 /// How to start a driver; the same again starts it anew on the same node.
@@ -84,8 +80,8 @@ impl Start {
             .stdout(log)
             .stderr(errors);
         let child = command.spawn().expect("the driver starts");
-        let endpoint = Endpoint::try_from(format!("unix://{}", self.socket.display())).expect("an endpoint");
-        Driver { start: self.clone(), child, channel: endpoint.connect_lazy() }
+        let client = Client::of(&format!("unix://{}", self.socket.display()));
+        Driver { start: self.clone(), child, client }
     }
 }
 
@@ -93,7 +89,7 @@ impl Start {
 pub(crate) struct Driver {
     start: Start,
     child: Child,
-    channel: Channel,
+    client: Client,
 }
 
 impl Driver {
@@ -112,27 +108,6 @@ impl Driver {
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-    }
-
-    pub(crate) fn identity(&self) -> IdentityClient<Channel> {
-        IdentityClient::new(self.channel.clone())
-    }
-
-    pub(crate) fn controller(&self) -> ControllerClient<Channel> {
-        ControllerClient::new(self.channel.clone())
-    }
-
-    pub(crate) fn node(&self) -> NodeClient<Channel> {
-        NodeClient::new(self.channel.clone())
-    }
-
-    pub(crate) fn blocks(&self) -> SnapshotMetadataClient<Channel> {
-        SnapshotMetadataClient::new(self.channel.clone())
-    }
-
-    pub(crate) async fn create(&self, request: CreateVolumeRequest) -> Answer<Volume> {
-        let answer = self.controller().create_volume(request).await?;
-        Ok(answer.into_inner().volume.expect("an answer without a volume"))
     }
 
     pub(crate) fn log(&self) -> String {
@@ -170,6 +145,14 @@ impl Driver {
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Deref for Driver {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
     }
 }
 

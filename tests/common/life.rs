@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tonic::Code;
 
+use super::client::Client;
 use super::csi::volume_capability::access_mode::Mode;
 use super::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use super::csi::volume_usage::Unit;
@@ -14,7 +15,6 @@ use super::csi::{
     NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, VolumeCapability,
 };
-use super::driver::Driver;
 use super::sight::{Mounted, mounts_at};
 use super::tools::{Answer, check, twice, unique};
 
@@ -97,7 +97,7 @@ impl Life {
         self.id[self.id.len() - 36..].to_owned()
     }
 
-    pub(crate) async fn attach(&self, driver: &Driver, node: &str) -> Answer {
+    pub(crate) async fn attach(&self, driver: &Client, node: &str) -> Answer {
         let request = ControllerPublishVolumeRequest {
             volume_id: self.id.clone(),
             node_id: node.to_owned(),
@@ -109,7 +109,7 @@ impl Life {
         driver.controller().controller_publish_volume(request).await.map(drop)
     }
 
-    pub(crate) async fn detach(&self, driver: &Driver, node: &str) -> Answer {
+    pub(crate) async fn detach(&self, driver: &Client, node: &str) -> Answer {
         let request = ControllerUnpublishVolumeRequest {
             volume_id: self.id.clone(),
             node_id: node.to_owned(),
@@ -118,7 +118,7 @@ impl Life {
         driver.controller().controller_unpublish_volume(request).await.map(drop)
     }
 
-    pub(crate) async fn stage(&self, driver: &Driver) -> Answer {
+    pub(crate) async fn stage(&self, driver: &Client) -> Answer {
         let request = NodeStageVolumeRequest {
             volume_id: self.id.clone(),
             publish_context: Map::new(),
@@ -130,7 +130,7 @@ impl Life {
         driver.node().node_stage_volume(request).await.map(drop)
     }
 
-    pub(crate) async fn unstage(&self, driver: &Driver) -> Answer {
+    pub(crate) async fn unstage(&self, driver: &Client) -> Answer {
         let request = NodeUnstageVolumeRequest {
             volume_id: self.id.clone(),
             staging_target_path: self.staging.display().to_string(),
@@ -138,11 +138,11 @@ impl Life {
         driver.node().node_unstage_volume(request).await.map(drop)
     }
 
-    pub(crate) async fn publish(&self, driver: &Driver) -> Answer {
+    pub(crate) async fn publish(&self, driver: &Client) -> Answer {
         self.publish_at(driver, &self.target, false).await
     }
 
-    pub(crate) async fn publish_at(&self, driver: &Driver, target: &Path, readonly: bool) -> Answer {
+    pub(crate) async fn publish_at(&self, driver: &Client, target: &Path, readonly: bool) -> Answer {
         let request = NodePublishVolumeRequest {
             volume_id: self.id.clone(),
             publish_context: Map::new(),
@@ -156,11 +156,11 @@ impl Life {
         driver.node().node_publish_volume(request).await.map(drop)
     }
 
-    pub(crate) async fn unpublish(&self, driver: &Driver) -> Answer {
+    pub(crate) async fn unpublish(&self, driver: &Client) -> Answer {
         self.unpublish_at(driver, &self.target).await
     }
 
-    pub(crate) async fn unpublish_at(&self, driver: &Driver, target: &Path) -> Answer {
+    pub(crate) async fn unpublish_at(&self, driver: &Client, target: &Path) -> Answer {
         let request = NodeUnpublishVolumeRequest {
             volume_id: self.id.clone(),
             target_path: target.display().to_string(),
@@ -168,7 +168,7 @@ impl Life {
         driver.node().node_unpublish_volume(request).await.map(drop)
     }
 
-    pub(crate) async fn stats(&self, driver: &Driver, path: &Path) -> Answer<NodeGetVolumeStatsResponse> {
+    pub(crate) async fn stats(&self, driver: &Client, path: &Path) -> Answer<NodeGetVolumeStatsResponse> {
         let request = NodeGetVolumeStatsRequest {
             volume_id: self.id.clone(),
             volume_path: path.display().to_string(),
@@ -178,13 +178,13 @@ impl Life {
     }
 
     /// Stage and publish, both of which have to succeed.
-    pub(crate) async fn up(&self, driver: &Driver) {
+    pub(crate) async fn up(&self, driver: &Client) {
         self.stage(driver).await.expect("NodeStageVolume");
         self.publish(driver).await.expect("NodePublishVolume");
     }
 
     /// Unpublish and unstage, both of which have to succeed.
-    pub(crate) async fn down(&self, driver: &Driver) {
+    pub(crate) async fn down(&self, driver: &Client) {
         self.unpublish(driver).await.expect("NodeUnpublishVolume");
         self.unstage(driver).await.expect("NodeUnstageVolume");
     }
@@ -209,7 +209,7 @@ impl Life {
     }
 
     /// The stats of a volume of this size with at least 1 MiB of data, published and staged.
-    pub(crate) async fn assert_stats(&self, driver: &Driver, size: u64) {
+    pub(crate) async fn assert_stats(&self, driver: &Client, size: u64) {
         let usage = twice(|| self.stats(driver, &self.target)).await.usage;
         let size = i64::try_from(size).expect("a size");
         let bytes = usage.iter().find(|usage| usage.unit() == Unit::Bytes).expect("bytes");
@@ -228,7 +228,7 @@ impl Life {
     }
 
     /// A single writer has one target, a multi-writer several; the volume is down before and behind it.
-    pub(crate) async fn shows_at_as_many_paths_as(&self, mode: Mode, driver: &Driver) {
+    pub(crate) async fn shows_at_as_many_paths_as(&self, mode: Mode, driver: &Client) {
         self.up(driver).await;
         let second = self.target.with_file_name("second");
         let answer = self.publish_at(driver, &second, false).await;

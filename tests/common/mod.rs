@@ -1,5 +1,6 @@
 //! What the tests of every backend share: the wire contract, a driver to start, a volume's calls, what the machine shows.
 
+pub(crate) mod client;
 pub(crate) mod driver;
 pub(crate) mod growth;
 pub(crate) mod life;

@@ -46,8 +46,13 @@ impl Mounted {
 
 /// All mounts in this folder and below, in the order in which they were made.
 pub(crate) fn mounts_below(folder: &Path) -> Vec<Mounted> {
-    let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts");
-    let mounts = mounts.lines().map(|line| {
+    let mounts = parse_mounts(&fs::read_to_string("/proc/mounts").expect("/proc/mounts"));
+    mounts.into_iter().filter(|mount| mount.path.starts_with(folder)).collect()
+}
+
+/// What /proc/mounts says.
+pub(crate) fn parse_mounts(text: &str) -> Vec<Mounted> {
+    let mounts = text.lines().map(|line| {
         let fields: Vec<String> = line.split(' ').map(|field| field.replace("\\040", " ")).collect();
         let options = fields[3].split(',').map(str::to_owned).collect();
         Mounted {
@@ -57,7 +62,7 @@ pub(crate) fn mounts_below(folder: &Path) -> Vec<Mounted> {
             options,
         }
     });
-    mounts.filter(|mount| mount.path.starts_with(folder)).collect()
+    mounts.collect()
 }
 
 pub(crate) fn mounts_at(path: &Path) -> Vec<Mounted> {

@@ -43,7 +43,14 @@ impl Local {
                 directory::enforce(self.host.as_ref(), &folder, &meta).await?;
             }
             let shown = Shown::Directory(root::data(&folder));
-            return Ok(Attached { shown, mapping: Mapping::default(), read_only, to_replay: false, format });
+            return Ok(Attached {
+                shown,
+                mapping: Mapping::default(),
+                read_only,
+                to_replay: false,
+                format,
+                encryption: None,
+            });
         }
         let file = root::image(&folder);
         whole(&file, &meta)?;
@@ -55,6 +62,7 @@ impl Local {
             read_only,
             to_replay: false,
             format,
+            encryption: None,
         })
     }
 

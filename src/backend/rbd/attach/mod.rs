@@ -95,6 +95,7 @@ impl Rbd {
             read_only: purpose != Purpose::Write,
             to_replay: purpose == Purpose::Replay,
             format,
+            encryption: None,
         })
     }
 

@@ -1,0 +1,7 @@
+//! What only a real kernel shows: the node service in a virtual machine, the controller and the cluster outside.
+//! Run with `make test-vm`; these facts share one machine, so one after the other.
+
+mod machine;
+mod node;
+
+mod lives;
