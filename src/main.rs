@@ -111,7 +111,10 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn services(config: &Config, ops: &Ops) -> Routes {
-    let host: Arc<dyn Host> = Arc::new(Linux::new(config.max_rbd_processes, config.command_timeout));
+    let host = Linux::new(config.max_rbd_processes, config.command_timeout);
+    #[cfg(debug_assertions)]
+    let host = host::killing::Killing::around(host);
+    let host: Arc<dyn Host> = Arc::new(host);
     let backend = backend(config, &host, ops);
     let identity = Identity {
         driver_name: config.driver_name.clone(),

@@ -3,6 +3,8 @@
 
 pub(crate) mod files;
 pub(crate) mod holders;
+#[cfg(debug_assertions)]
+pub(crate) mod killing;
 pub(crate) mod linux;
 pub(crate) mod mountinfo;
 mod progress;
@@ -70,7 +72,19 @@ impl Cmd {
         self.stdout = Some(file);
         self
     }
+
+    /// What `rbd` or `rados` is asked to do. What other programs are given are paths.
+    pub(crate) fn verb(&self) -> String {
+        match (self.program, self.args.as_slice()) {
+            ("rbd", [kind, what, ..]) if TWO_WORDS.contains(&kind.as_str()) => format!("{kind} {what}"),
+            ("rbd" | "rados", [verb, ..]) => verb.clone(),
+            _ => String::new(),
+        }
+    }
 }
+
+/// What `rbd` is asked to do begins with one of these, or is one word.
+const TWO_WORDS: &[&str] = &["config", "device", "image-meta", "namespace", "snap", "trash"];
 
 /// Which queue a program waits in before it starts, and what its deadline means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -35,6 +35,7 @@ mod limits;
 mod lists;
 mod many;
 mod mapping;
+mod matrix;
 mod outlive;
 mod qos;
 mod races;

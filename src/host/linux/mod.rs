@@ -26,9 +26,6 @@ const LONG_SLOTS: usize = 2;
 const BEHIND_AT_MOST: Duration = Duration::from_secs(10);
 const BEHIND_LOOK: Duration = Duration::from_millis(20);
 
-/// What `rbd` is asked to do begins with one of these, or is one word.
-const TWO_WORDS: &[&str] = &["config", "device", "image-meta", "namespace", "snap", "trash"];
-
 pub(crate) struct Linux {
     cluster: Semaphore,
     long: Semaphore,
@@ -114,13 +111,7 @@ fn measure(cmd: &Cmd, end: Option<&End>, took: Duration) {
         Some(End::Overflow(_)) => "overflow".to_owned(),
         Some(End::Start(_)) => "start".to_owned(),
     };
-    // What other programs are given are paths.
-    let verb = match (cmd.program, cmd.args.as_slice()) {
-        ("rbd", [kind, what, ..]) if TWO_WORDS.contains(&kind.as_str()) => format!("{kind} {what}"),
-        ("rbd" | "rados", [verb, ..]) => verb.clone(),
-        _ => String::new(),
-    };
-    METRICS.ran(cmd.program, &verb, exit, took);
+    METRICS.ran(cmd.program, &cmd.verb(), exit, took);
 }
 
 /// A system call that may hang, on a thread of its own.
