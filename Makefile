@@ -4,9 +4,9 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/csc tests/demo tests/demo-local tests/quota \
+SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/bench-stage tests/csc tests/demo tests/demo-local tests/quota \
            tests/sanity tests/driver.sh tests/measure.sh tests/steps.sh tests/lab/ceph tests/lab/ceph-18 \
-           tests/lab/bin-18/in-tree tests/lab/install tests/lab/tools tests/lab/vm
+           tests/lab/agent tests/lab/bin-18/in-tree tests/lab/install tests/lab/net tests/lab/tools tests/lab/vm
 
 .PHONY: help
 help: ## This list
@@ -35,17 +35,22 @@ demo-local: ## The same without Ceph, on folders and loop devices, with snapshot
 test: ## Everything that is tested: units, wire contract, both backends, csi-sanity, csc
 	@tests/all
 
+.PHONY: test-vm
+test-vm: ## Only what needs another kernel: krbd, rbd-nbd, LUKS and kills in a virtual machine (no KVM needed)
+	@tests/all vm
+
 .PHONY: test-all
 test-all: ## The same with the long parts: hundreds of kills, ten thousand images, random calls, a second Ceph (18.2)
-	@BOTH_CEPHS=1 CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
+	@BOTH_CEPHS=1 KILLS=all CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
 
 .PHONY: bench
-bench: ## What the driver costs, beside the bare commands: first without Ceph, then on a throwaway cluster
+bench: ## What the driver costs, beside the bare commands: without Ceph, on a throwaway cluster, on a real kernel
 	@tests/lab/install
 	@tests/lab/tools
 	cargo build --release --quiet
 	@tests/bench-local
 	@tests/bench
+	@tests/lab/net with tests/lab/ceph with tests/bench-stage
 
 .PHONY: fmt
 fmt: cargo ## Formats the Rust code

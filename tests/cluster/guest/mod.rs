@@ -4,4 +4,5 @@
 mod machine;
 mod node;
 
+mod kills;
 mod lives;
