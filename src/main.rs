@@ -44,8 +44,9 @@ use csi::proto::identity_server::IdentityServer;
 use csi::proto::node_server::NodeServer;
 use csi::proto::snapshot_metadata_server::SnapshotMetadataServer;
 use csi::{Controller, Identity, NodeService, SnapshotMetadata};
-use host::Host;
+use host::kernel::{Kernel, Module};
 use host::linux::{self, Linux};
+use host::{Host, cgroup};
 use labels::NodeLabels;
 use metrics::METRICS;
 use node::Node;
@@ -97,6 +98,7 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         config.node,
         "serving"
     );
+    look_at_this_node(config);
     if let Some((address, path)) = config.metrics.clone() {
         let seen = ops.clone();
         let look = move || {
@@ -201,6 +203,48 @@ fn topology(config: &Config, ops: &Ops) -> Option<Topology> {
         values
     });
     Some(Topology::new(&config.driver_name, labels, node))
+}
+
+/// What the node service needs of its machine, and what is wrong there that shows only later. None of it stops the driver:
+/// what is staged works on, and may be all that this node ever needs.
+fn look_at_this_node(config: &Config) {
+    if config.pid_limit != 0 {
+        limit_processes(config);
+    }
+    if !config.node || config.local.is_some() {
+        return;
+    }
+    let kernel = Kernel::of_this_node();
+    if let Some(obstacle) = kernel.obstacle(Module::Rbd) {
+        tracing::warn!("volumes cannot be mapped by krbd: {obstacle}");
+    }
+    let clusters = Clusters::new(config.clusters.clone());
+    if kernel.is_first_network() == Some(false) && !clusters.all_name_a_network() {
+        tracing::warn!(
+            "this driver is not in the network of the machine: when the pod ends whose network it is, whatever krbd has mapped \
+             from here hangs until the machine is started anew: set hostNetwork: true, or rbd.netNamespaceFilePath for \
+             each cluster"
+        );
+    }
+}
+
+fn limit_processes(config: &Config) {
+    let limit = config.pid_limit;
+    if !config.node {
+        tracing::warn!(
+            "--pidlimit={limit} is for the node service alone: --max-rbd-processes bounds what runs here"
+        );
+        return;
+    }
+    match cgroup::limit_processes(limit) {
+        Ok(was) => {
+            tracing::info!(
+                was,
+                "--pidlimit={limit}: the driver's control group may hold as many processes now"
+            );
+        }
+        Err(error) => tracing::warn!("--pidlimit={limit}: the limit of processes stays as it is: {error}"),
+    }
 }
 
 /// What has to be there before anything is promised.

@@ -186,6 +186,12 @@ impl Clusters {
         (!labels.is_empty()).then(|| labels.concat())
     }
 
+    /// Whether nodes map the images of all clusters in a network namespace that the configuration names.
+    pub(crate) fn all_name_a_network(&self) -> bool {
+        let entries = self.entries().unwrap_or_default();
+        !entries.is_empty() && entries.iter().all(|entry| !entry.rbd.net_namespace.is_empty())
+    }
+
     fn enter(&self, entry: Entry, user: &str, key: &str) -> Result<Access> {
         is_key(key)?;
         if !is_file_path(&entry.rbd.net_namespace) {

@@ -17,7 +17,6 @@ const IGNORED: &[(&str, Switch)] = &[
     ("log_file", Switch(false)),
     ("logslowopinterval", Switch(false)),
     ("logtostderr", Switch(true)),
-    ("pidlimit", Switch(false)),
     ("pluginpath", Switch(false)),
     ("polltime", Switch(false)),
     ("radosnamespacecephfs", Switch(false)),

@@ -78,6 +78,9 @@ pub(crate) struct Flags {
     /// How many volumes this node takes at most; 0: as many as the container orchestrator likes
     #[arg(long, default_value_t = 0)]
     max_volumes_per_node: u32,
+    /// How many processes and threads the control group of the node service may hold; -1: any, 0: as it is
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=4_194_304))]
+    pidlimit: i32,
     /// Labels of the Node object that say where this node is, [prefix/]name[=value]; one with a value is not read there
     #[arg(long, default_value = "", hide_default_value = true)]
     domainlabels: String,
@@ -148,6 +151,8 @@ pub(crate) struct Config {
     pub(crate) grace: Duration,
     /// 0: no limit.
     pub(crate) max_volumes_per_node: u32,
+    /// -1: no limit; 0: as it is.
+    pub(crate) pid_limit: i32,
     /// Where nodes are is told by these labels; none: volumes are reached from everywhere.
     pub(crate) domain_labels: Vec<Label>,
     pub(crate) kubernetes: Kubernetes,
@@ -228,6 +233,7 @@ impl Flags {
             command_timeout: self.command_timeout,
             grace: self.grace,
             max_volumes_per_node: self.max_volumes_per_node,
+            pid_limit: self.pidlimit,
             domain_labels,
             kubernetes,
             limits: self.limits,
@@ -327,8 +333,8 @@ mod tests {
 
     #[test]
     fn ceph_csi_s_node_manifest_is_understood() {
-        let config = check("--nodeid=n1 --pluginpath=/var/lib/kubelet/plugins --stagingpath=/s/ --type=rbd -nodeserver=true --endpoint=unix:///csi/csi.sock --csi-addons-endpoint=unix:///x -v=5 --drivername=rbd.csi.ceph.com --enableprofiling=false").expect("its flags");
-        assert!(config.node && !config.controller);
+        let config = check("--nodeid=n1 --pluginpath=/var/lib/kubelet/plugins --stagingpath=/s/ --type=rbd -nodeserver=true --endpoint=unix:///csi/csi.sock --csi-addons-endpoint=unix:///x -v=5 --drivername=rbd.csi.ceph.com --enableprofiling=false -pidlimit -1").expect("its flags");
+        assert!(config.node && !config.controller && config.pid_limit == -1);
         assert_eq!(config.endpoint, Some(Endpoint::Unix("/csi/csi.sock".into())));
         assert_eq!(config.verbosity, 5);
         assert_eq!(config.warnings.len(), 4);
@@ -379,6 +385,7 @@ mod tests {
             "--type=rbd --nodeid=n --rbdhardmaxclonedepth=3",
             "--type=rbd --nodeid=n --maxsnapshotsonimage=501",
             "--type=rbd --nodeid=n --minsnapshotsonimage=451",
+            "--type=rbd --nodeid=n --pidlimit=-2",
             "--type=local --nodeid=n --nodeserver",
             "--type=local --nodeid=n --local-root=relative",
             "--type=local --nodeid=n --local-overcommit=0.5",

@@ -1,8 +1,10 @@
 //! What the driver needs of its machine: programs and mounts. One trait, four verbs; `linux` is the real one. Beside it,
-//! what is asked of the kernel without it (`holders`), and `files`, which are whole at any instant.
+//! what is asked of the kernel without it (`holders`, `kernel`, `cgroup`), and `files`, which are whole at any instant.
 
+pub(crate) mod cgroup;
 pub(crate) mod files;
 pub(crate) mod holders;
+pub(crate) mod kernel;
 #[cfg(debug_assertions)]
 pub(crate) mod killing;
 pub(crate) mod linux;

@@ -53,7 +53,7 @@ impl Mount {
     }
 }
 
-fn has(options: &str, wanted: &str) -> bool {
+pub(crate) fn has(options: &str, wanted: &str) -> bool {
     options.split(',').any(|option| option == wanted)
 }
 

@@ -138,6 +138,12 @@ impl Start {
         Self { process: self.process.variable(name, value), ..self }
     }
 
+    /// Behind a program and its arguments that becomes the driver in the end.
+    pub(crate) fn within(mut self, words: &[&str]) -> Self {
+        self.process.within = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
     pub(crate) fn wrapped(self, wrapper: &Wrapper) -> Self {
         Self { process: self.process.wrapped(wrapper), ..self }
     }

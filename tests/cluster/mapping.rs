@@ -20,7 +20,7 @@ use crate::wrap::COUNT;
 const NBD: (&str, &str) = ("mounter", "rbd-nbd");
 
 /// krbd's answer to an image with a feature that it does not know (Linux 6.1).
-const UNSUPPORTED: &str = r#"if [[ $1 == map && $* == *"--device-type krbd"* ]]; then
+pub(crate) const UNSUPPORTED: &str = r#"if [[ $1 == map && $* == *"--device-type krbd"* ]]; then
     echo 'rbd: sysfs write failed' >&2
     echo 'RBD image feature set mismatch. You can disable features unsupported by the kernel with "rbd feature disable".' >&2
     echo 'rbd: map failed: (6) No such device or address' >&2
@@ -37,7 +37,7 @@ fn no_nbd(why: &str) -> String {
     format!("if [[ $* == *\"--device-type nbd\"* ]]; then\n    {told}\nfi\nexec \"$RBD\" \"$@\"")
 }
 
-async fn create(
+pub(crate) async fn create(
     scene: &Scene,
     driver: &Driver,
     parameters: &[(&str, &str)],
@@ -62,11 +62,11 @@ fn options(driver: &Driver) -> String {
     mapping["options"].as_str().expect("its options").to_owned()
 }
 
-fn by_nbd(scene: &Scene, driver: &Driver) -> usize {
+pub(crate) fn by_nbd(scene: &Scene, driver: &Driver) -> usize {
     mapped_by("nbd", driver.maps(), &scene.corner.namespace).len()
 }
 
-async fn gone(scene: &Scene, driver: &Driver, life: &Life) {
+pub(crate) async fn gone(scene: &Scene, driver: &Driver, life: &Life) {
     life.assert_gone_from(driver);
     assert_eq!(mappings(driver), Vec::<Value>::new());
     life.detach(driver, "node-a").await.expect("ControllerUnpublishVolume");

@@ -26,6 +26,7 @@ mod lists;
 mod metrics;
 mod model;
 mod others;
+mod pids;
 mod places;
 mod readers;
 mod reflink;

@@ -6,3 +6,4 @@ mod node;
 
 mod kills;
 mod lives;
+mod needs;

@@ -82,7 +82,7 @@ impl Node {
 
     /// Images that krbd has mapped, as `pool/namespace/image`, of the kernel's own word.
     pub(super) fn krbd(&self) -> Vec<String> {
-        let script = "cd /sys/bus/rbd/devices; for d in *; do [ -e $d/name ] || continue; \
+        let script = "for d in /sys/bus/rbd/devices/*; do [ -e $d/name ] || continue; \
              echo $(<$d/pool)/$(<$d/pool_ns)/$(<$d/name); done";
         self.lines(script)
     }

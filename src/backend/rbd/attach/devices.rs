@@ -12,6 +12,7 @@ use crate::host::{Cmd, CmdError, Slot, holders};
 use crate::id::VolumeId;
 
 use crate::backend::rbd::Rbd;
+use crate::backend::rbd::attach::refused::{is_beyond_krbd, not_mapped_by_nbd};
 use crate::backend::rbd::attach::shows;
 use crate::backend::rbd::cli::json::{Device, Devices};
 use crate::backend::rbd::cli::{Cli, errno, explain};
@@ -84,11 +85,11 @@ impl Rbd {
         let options = wanted.krbd_options(cli.access, nearby);
         match cli.map(&request.image, &options, read_only).await {
             Ok(path) => Ok(device(&request.image, path, Client::Krbd)),
-            Err(error) if wanted.fall_back && error.exit() == Some(errno::NXIO) => {
+            Err(error) if wanted.fall_back && is_beyond_krbd(&error) => {
                 tracing::warn!(image = %request.image, "krbd cannot show this image ({error}): rbd-nbd is tried");
                 self.map_by_nbd(cli, request, wanted, read_only).await
             }
-            Err(error) => Err(not_mapped(&request.image, error)),
+            Err(error) => Err(cli.not_mapped(&request.image, error).await),
         }
     }
 
@@ -109,7 +110,7 @@ impl Rbd {
             })?;
         }
         let mapped = cli.map_by_nbd(image, &options, read_only, log.as_deref()).await;
-        let path = mapped.map_err(|error| explain(&format!("mapping {image} by rbd-nbd"), error))?;
+        let path = mapped.map_err(|error| not_mapped_by_nbd(image, error))?;
         Ok(device(image, path, Client::Nbd))
     }
 
@@ -242,21 +243,6 @@ fn is_nbd_in_use() -> bool {
 /// `rbd` looks for rbd-nbd beside itself, and says 22 for whatever is wrong with it; the words are SubProcess' own.
 fn is_not_installed(error: &CmdError) -> bool {
     error.exit() == Some(errno::INVAL) && error.said.contains("exec failed: (2)")
-}
-
-fn not_mapped(image: &Image, error: CmdError) -> Error {
-    let what = format!("mapping {image}");
-    match error.exit() {
-        Some(errno::NXIO) => Error::Precondition(format!(
-            "{what}: {error}: krbd of this node does not know all features of the image: use mounter rbd-nbd or \
-             tryOtherMounters"
-        )),
-        // The image was there a moment ago: it is the monitors that are not found.
-        Some(errno::NOENT) => {
-            Error::Precondition(format!("{what}: {error}: check ms_mode and the ports of the monitors"))
-        }
-        _ => explain(&what, error),
-    }
 }
 
 fn device(image: &Image, path: String, client: Client) -> Device {

@@ -1,6 +1,7 @@
 //! The node's side of an image: which one a request means, and mapping it with one writer proved.
 
 pub(crate) mod devices;
+mod refused;
 pub(crate) mod replay;
 pub(crate) mod sysfs;
 
