@@ -157,6 +157,8 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
             labels: config.crush_labels.iter().map(|label| label.key.clone()).collect(),
         };
         let rbd = rbd.with_limits(config.limits).with_read_affinity(affinity, crush_labels(config, ops));
+        let rbd =
+            if config.fencing { rbd.with_fencing(config.node.then(|| config.node_id.clone())) } else { rbd };
         return Arc::new(match topology(config, ops) {
             Some(topology) => rbd.with_topology(topology),
             None => rbd,
@@ -253,7 +255,8 @@ fn programs(config: &Config) -> Vec<&'static str> {
         None => vec!["setpriv", "rbd", "rados"],
         Some(_) => vec!["setpriv", "losetup", "cp", "rm", "fsfreeze", "chattr", "lsattr", "xfs_quota"],
     };
-    if config.controller && config.local.is_none() && Clusters::new(config.clusters.clone()).any_listed() {
+    let asks_monitors = config.fencing || Clusters::new(config.clusters.clone()).any_listed();
+    if config.controller && config.local.is_none() && asks_monitors {
         programs.push("ceph");
     }
     if config.node {

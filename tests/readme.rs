@@ -79,11 +79,6 @@ fn parameters_that_are_ignored_are_named() {
 }
 
 #[test]
-fn flags_that_are_refused_are_named() {
-    assert_eq!(bullet("Flags refused:"), with_dashes(list(FLAGS, "UNBUILT")));
-}
-
-#[test]
 fn flags_that_are_ignored_are_named() {
     assert_eq!(bullet("Flags ignored:"), with_dashes(list(FLAGS, "IGNORED")));
 }

@@ -132,6 +132,10 @@ pub(crate) trait Backend: Send + Sync {
     fn image_health(&self, _: &Image) -> Vec<Ailment> {
         Vec::new()
     }
+    /// Of that, what leaves nothing to be read or written through its device, and a new one would mend.
+    fn lost(&self, _: &Image) -> Option<Ailment> {
+        None
+    }
     /// What is wrong with the storage behind all volumes of this node. Like `image_health`.
     fn storage_health(&self) -> Vec<Ailment> {
         Vec::new()

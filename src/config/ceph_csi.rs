@@ -26,17 +26,12 @@ const IGNORED: &[(&str, Switch)] = &[
     ("timeout", Switch(false)),
 ];
 
-/// Flags of ceph-csi whose meaning is not built yet: refused unless they are switched off, never ignored.
-const UNBUILT: &[(&str, Switch)] = &[("enable-fencing", Switch(true))];
-
 /// A switch takes its value, if any, behind `=`; another flag takes the next word too.
 #[derive(Clone, Copy)]
 struct Switch(bool);
 
 /// Takes the ignored flags of ceph-csi out of the arguments, with a warning for each.
-pub(super) fn without_ignored(
-    args: impl Iterator<Item = OsString>,
-) -> Result<(Vec<OsString>, Vec<String>), String> {
+pub(super) fn without_ignored(args: impl Iterator<Item = OsString>) -> (Vec<OsString>, Vec<String>) {
     let (mut kept, mut warnings, mut args) = (Vec::new(), Vec::new(), args);
     while let Some(arg) = args.next() {
         let text = arg.to_str().and_then(|text| text.strip_prefix("--")).unwrap_or_default();
@@ -44,15 +39,11 @@ pub(super) fn without_ignored(
         if let Some((_, Switch(switch))) = IGNORED.iter().find(|(ignored, _)| *ignored == name) {
             warnings.push(format!("--{name} has no meaning in this driver and is ignored"));
             (!switch && value.is_none()).then(|| args.next());
-        } else if let Some((_, Switch(switch))) = UNBUILT.iter().find(|(unbuilt, _)| *unbuilt == name) {
-            if !(*switch && value == Some("false")) {
-                return Err(format!("--{name} is not built in this version: leave it out"));
-            }
         } else {
             kept.push(arg);
         }
     }
-    Ok((kept, warnings))
+    (kept, warnings)
 }
 
 /// Go's `flag` takes one dash or two, clap's long flags two: `-nodeid=x` becomes `--nodeid=x`.

@@ -1,6 +1,7 @@
 //! Every flag and variable of the driver in one place, spelt as ceph-csi spells them. Nothing else reads either.
 
 mod ceph_csi;
+mod endpoint;
 mod labels;
 mod limits;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, Parser, ValueEnum};
 
+pub(crate) use endpoint::Endpoint;
 pub(crate) use labels::{Kubernetes, Label};
 pub(crate) use limits::Limits;
 
@@ -38,6 +40,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Clone, Parser)]
 #[command(name = "ceph-rbd-csi", version, disable_version_flag = true)]
 #[command(next_line_help = false, term_width = 110)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch that a manifest sets by its own name")]
 pub(crate) struct Flags {
     /// What to serve
     #[arg(long = "type", value_enum)]
@@ -101,6 +104,9 @@ pub(crate) struct Flags {
     /// Labels of the Node object that say where this node is in the CRUSH map, as --domainlabels has them
     #[arg(long, default_value = "", hide_default_value = true)]
     crush_location_labels: String,
+    /// The controller blocklists the client of a node that still holds a volume when it is taken from that node
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    enable_fencing: bool,
     /// With --type=local: the folder that holds the volumes, on a filesystem with room for them
     #[arg(long, default_value = "/var/lib/ceph-rbd-csi")]
     local_root: PathBuf,
@@ -127,15 +133,9 @@ pub(crate) struct Flags {
     version: Option<bool>,
 }
 
-/// Where the service listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    Unix(PathBuf),
-    Tcp(String),
-}
-
 /// The flags, checked: what every other module may rely on.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch that a manifest sets by its own name")]
 pub(crate) struct Config {
     /// None: the omap generator container of ceph-csi, which idles.
     pub(crate) endpoint: Option<Endpoint>,
@@ -161,6 +161,8 @@ pub(crate) struct Config {
     pub(crate) read_affinity: bool,
     /// What says what is near.
     pub(crate) crush_labels: Vec<Label>,
+    /// Whether clients of lost nodes are shut out of the cluster.
+    pub(crate) fencing: bool,
     /// Some: the embedded backend.
     pub(crate) local: Option<LocalRoot>,
     /// Where they are told, and by which path.
@@ -186,7 +188,7 @@ impl Config {
 
     fn parse(args: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let invalid = |message| Flags::command().error(ErrorKind::ValueValidation, message);
-        let (args, warnings) = ceph_csi::without_ignored(args.map(ceph_csi::go_spelling)).map_err(invalid)?;
+        let (args, warnings) = ceph_csi::without_ignored(args.map(ceph_csi::go_spelling));
         Flags::try_parse_from(args)?.validate(warnings).map_err(invalid)
     }
 
@@ -201,7 +203,7 @@ impl Flags {
         let endpoint = self.endpoint.as_deref().filter(|text| !text.is_empty());
         let idle = self.kind == Type::Controller && endpoint.is_none();
         let endpoint =
-            if idle { None } else { Some(parse_endpoint(endpoint.unwrap_or("unix:///tmp/csi.sock"))?) };
+            if idle { None } else { Some(Endpoint::parse(endpoint.unwrap_or("unix:///tmp/csi.sock"))?) };
         if node && !idle && (self.nodeid.is_empty() || self.nodeid.len() > 192) {
             return Err(format!(
                 "--nodeid={:?}: the node service needs a node name of 1 to 192 bytes",
@@ -239,6 +241,7 @@ impl Flags {
             limits: self.limits,
             read_affinity: self.enable_read_affinity,
             crush_labels,
+            fencing: self.enable_fencing,
             local,
             metrics,
             log_format: self.log_format,
@@ -258,6 +261,9 @@ impl Flags {
     fn local(&self) -> Result<Option<LocalRoot>, String> {
         if self.kind != Type::Local {
             return Ok(None);
+        }
+        if self.enable_fencing {
+            return Err("--enable-fencing: --type=local has no clients to shut out: leave it out".to_owned());
         }
         if !self.local_root.is_absolute() {
             return Err(format!("--local-root={}: give an absolute path", self.local_root.display()));
@@ -291,17 +297,6 @@ impl Flags {
         };
         Ok(if controller || node { (controller, node) } else { (true, true) })
     }
-}
-
-fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
-    if let Some(address) = text.strip_prefix("tcp://") {
-        return Ok(Endpoint::Tcp(address.to_owned()));
-    }
-    let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
-    if !path.starts_with('/') {
-        return Err(format!("--endpoint={text}: use unix:///path, unix:/path, /path or tcp://host:port"));
-    }
-    Ok(Endpoint::Unix(path.into()))
 }
 
 /// GetPluginInfo's rule: at most 63 characters, letters and digits at the ends, dashes and dots between.
@@ -362,23 +357,12 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_has_four_spellings() {
-        let unix = Ok(Endpoint::Unix("/a/b".into()));
-        assert_eq!(
-            [parse_endpoint("unix:///a/b"), parse_endpoint("unix:/a/b"), parse_endpoint("/a/b")],
-            [unix.clone(), unix.clone(), unix]
-        );
-        assert_eq!(parse_endpoint("tcp://[::1]:1"), Ok(Endpoint::Tcp("[::1]:1".to_owned())));
-        assert!(parse_endpoint("a/b").is_err());
-    }
-
-    #[test]
     fn what_is_unknown_or_not_built_is_refused() {
         for args in [
             "--type=rbd --nodeid=n --nodeide=n",
             "--type=rbd",
             "--type=cephfs",
-            "--type=rbd --nodeid=n --enable-fencing",
+            "--type=local --nodeid=n --enable-fencing",
             "--type=rbd --nodeid=a/b",
             "--type=rbd --nodeid=n --drivername=-x",
             "--type=rbd --nodeid=n --rbdhardmaxclonedepth=15",
@@ -393,6 +377,12 @@ mod tests {
         ] {
             assert!(check(args).is_err(), "{args} was taken");
         }
-        assert!(check("--type=rbd --nodeid=n --enable-fencing=false").is_ok());
+    }
+
+    #[test]
+    fn fencing_is_switched_on_by_name_alone() {
+        for (flag, on) in [("", false), ("--enable-fencing=false", false), ("--enable-fencing", true)] {
+            assert_eq!(check(&format!("--type=rbd --nodeid=n {flag}")).expect("flags").fencing, on, "{flag}");
+        }
     }
 }

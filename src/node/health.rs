@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::backend::{Ailment, Severity, Stashed};
+use crate::backend::{Ailment, Image, Severity, Stashed};
 use crate::error::{Error, Result};
 use crate::host::Mount;
 
@@ -19,11 +19,23 @@ impl Node {
             .find(|mount| is_staged(mount, volume))
             .ok_or_else(|| Error::NotFound(format!("volume {volume} is not staged on this node")))?;
         let mut found = ailments(staged, Path::new(SYS));
-        // Whatever else a stash may be is for unstage to deal with.
-        if let Some(Ok(Found::Stashed(Stashed { image, .. }))) = staged.target.parent().map(stash::read) {
+        if let Some(image) = image_of(staged) {
             found.extend(self.backend.image_health(&image));
         }
         Ok(found)
+    }
+
+    /// Why nothing can be written through what is staged any more, if so.
+    pub(super) fn lost(&self, staged: &Mount) -> Option<String> {
+        Some(self.backend.lost(&image_of(staged)?)?.message)
+    }
+}
+
+/// Whatever else a stash may be is for unstage to deal with.
+fn image_of(staged: &Mount) -> Option<Image> {
+    match stash::read(staged.target.parent()?) {
+        Ok(Found::Stashed(Stashed { image, .. })) => Some(image),
+        _ => None,
     }
 }
 

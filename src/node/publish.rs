@@ -34,6 +34,9 @@ impl Node {
                 other.display()
             )));
         }
+        if let Some(why) = self.lost(staged) {
+            return Err(Error::Precondition(why));
+        }
         make_mount_point(&target, block)?;
         let options = match &request.capability.access {
             Access::Block => Vec::new(),

@@ -24,15 +24,10 @@ impl Node {
         let place = place(&request.staging, &request.target.volume);
         let mounts = self.host.mounts()?;
         if let Some(mount) = mounts.iter().rfind(|mount| mount.target == place) {
-            if device_exists(&mount.device, Path::new(SYS)) {
-                self.same_use(request, mount, &place).await?;
-                if published(&mounts, mount, &request.target.volume).is_some() {
-                    return Ok(());
-                }
-                // No pod has it yet: the call that mounted it may have been killed right after.
-                return self.settle(request, &place).await;
+            if self.serves(request, &mounts, mount, &place).await? {
+                return Ok(());
             }
-            tracing::warn!(place = %place.display(), "the device behind this mount is gone: it is staged anew");
+            tracing::warn!(place = %place.display(), "the device behind this mount is gone or useless: it is staged anew");
             self.clear(&place).await?;
         }
         let (attach, attached) = match self.attach(request).await {
@@ -113,6 +108,29 @@ impl Node {
         let shows = |mount: &Mount| is_staged(mount, volume) && mount.device_path().as_ref() == Some(device);
         let mounts = self.host.mounts()?;
         Ok(mounts.into_iter().find(|mount| mount.target != place && shows(mount)).map(|mount| mount.target))
+    }
+
+    /// Whether what is staged already can stay.
+    async fn serves(
+        &self,
+        request: &StageVolume,
+        mounts: &[Mount],
+        mount: &Mount,
+        place: &Path,
+    ) -> Result<bool> {
+        if !device_exists(&mount.device, Path::new(SYS)) {
+            return Ok(false);
+        }
+        self.same_use(request, mount, place).await?;
+        let published = published(mounts, mount, &request.target.volume).is_some();
+        match self.lost(mount) {
+            Some(why) if published => return Err(Error::Precondition(why)),
+            Some(_) => return Ok(false),
+            None if published => {}
+            // No pod has it yet: the call that mounted it may have been killed right after.
+            None => self.settle(request, place).await?,
+        }
+        Ok(true)
     }
 
     /// A repeated stage: fine when it asks for what is there.

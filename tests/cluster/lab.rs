@@ -174,6 +174,14 @@ pub(crate) fn mapped_by(client: &str, maps: &Path, namespace: &str) -> Vec<(Stri
     ours.map(|device| (name(device), text(&device["device"]))).collect()
 }
 
+/// `ceph osd blocklist ls`, which other tests add to.
+pub(crate) fn blocklist() -> BTreeSet<String> {
+    let printed = run("ceph", &["osd", "blocklist", "ls", "--format=json"]);
+    let listed = serde_json::Deserializer::from_str(&printed).into_iter::<Value>().next();
+    let listed = listed.expect("a list").unwrap_or_else(|error| panic!("{error}: {printed:?}"));
+    listed.as_array().into_iter().flatten().map(|entry| text(&entry["addr"])).collect()
+}
+
 fn json(program: &str, args: &[&str]) -> Value {
     let printed = run(program, args);
     serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{program} {args:?}: {error}: {printed}"))

@@ -24,6 +24,7 @@ mod blocks;
 mod clone_kills;
 mod clones;
 mod emptying;
+mod fencing;
 mod flattens;
 mod format;
 mod growth;

@@ -43,6 +43,7 @@ use trash::Trash;
 use volume::clone::flatten::Flattens;
 use volume::clone::marker::MarkerQueue;
 use volume::clone::source::Sources;
+use volume::fence::Fencing;
 use volume::not_found;
 
 pub(crate) use volume::placement::Topology;
@@ -85,6 +86,8 @@ pub(crate) struct Rbd {
     labels: Option<NodeLabels>,
     /// What the installed rbd-nbd says that it takes.
     nbd_help: OnceCell<String>,
+    /// None: no client is shut out of the cluster.
+    fencing: Option<Fencing>,
 }
 
 impl Rbd {
@@ -134,6 +137,7 @@ impl Rbd {
             read_affinity: ReadAffinity::default(),
             labels: None,
             nbd_help: OnceCell::new(),
+            fencing: None,
         }
     }
 
@@ -150,6 +154,11 @@ impl Rbd {
     /// Nodes read from what is near them, as their labels tell.
     pub(crate) fn with_read_affinity(self, read_affinity: ReadAffinity, labels: Option<NodeLabels>) -> Self {
         Self { read_affinity, labels, ..self }
+    }
+
+    /// Clients of lost nodes are shut out of the cluster; never those of this process' own node, which is not lost.
+    pub(crate) fn with_fencing(self, own_node: Option<String>) -> Self {
+        Self { fencing: Some(Fencing { own_node }), ..self }
     }
 
     /// Nodes, and so perhaps pools, are in different places.
@@ -317,6 +326,10 @@ impl Backend for Rbd {
         attach::sysfs::image_ailments(self.sys(), image)
     }
 
+    fn lost(&self, image: &Image) -> Option<Ailment> {
+        attach::sysfs::lost(self.sys(), image)
+    }
+
     fn storage_health(&self) -> Vec<Ailment> {
         attach::sysfs::storage_ailments(self.sys())
     }
@@ -340,8 +353,18 @@ async fn settled_watchers(
     image: &Image,
     fine: impl Fn(&[Watcher]) -> bool,
 ) -> Result<Option<Vec<Watcher>>> {
+    watchers_after(LOOKS, cli, image, fine).await
+}
+
+/// The same with so many looks at most.
+async fn watchers_after(
+    looks: u32,
+    cli: &Cli<'_>,
+    image: &Image,
+    fine: impl Fn(&[Watcher]) -> bool,
+) -> Result<Option<Vec<Watcher>>> {
     let mut watchers = cli.watchers(image).await?;
-    for _ in 1..LOOKS {
+    for _ in 1..looks {
         if watchers.as_deref().is_none_or(&fine) {
             break;
         }

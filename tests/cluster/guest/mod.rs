@@ -4,6 +4,7 @@
 mod machine;
 mod node;
 
+mod fencing;
 mod kills;
 mod lives;
 mod needs;

@@ -83,7 +83,15 @@ impl Rbd {
         }
         let nearby = self.nearby(cli.access).await;
         let options = wanted.krbd_options(cli.access, nearby);
-        match cli.map(&request.image, &options, read_only).await {
+        let mut mapped = cli.map(&request.image, &options, read_only).await;
+        if let Err(error) = &mapped
+            && error.exit() == Some(errno::BLOCKLISTED)
+        {
+            // krbd shares one client between its maps, also one that the cluster has shut out (seen).
+            tracing::warn!(image = %request.image, "the client of this node is on the cluster's blocklist: the image gets one of its own");
+            mapped = cli.map(&request.image, &format!("{options},noshare"), read_only).await;
+        }
+        match mapped {
             Ok(path) => Ok(device(&request.image, path, Client::Krbd)),
             Err(error) if wanted.fall_back && is_beyond_krbd(&error) => {
                 tracing::warn!(image = %request.image, "krbd cannot show this image ({error}): rbd-nbd is tried");

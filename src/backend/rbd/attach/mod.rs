@@ -68,6 +68,7 @@ impl Rbd {
         let mirrors = self.mirrors(&cli, image).await?;
         let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors };
         writer.alone_before(local.as_ref().map(|device| device.path.as_str())).await?;
+        let before = writer.seen_before(&wanted, local.as_ref()).await?;
         if purpose == Purpose::Write {
             self.forget_replay(&cli, request, &meta).await?;
         }
@@ -76,7 +77,7 @@ impl Rbd {
             None => self.map(&cli, request, &wanted, purpose == Purpose::Read).await?,
         };
         let mapping = Mapping { device: device.path.clone(), ..wanted.mapping(device.client()) };
-        let proved = writer.alone_after(&device.path).await;
+        let proved = writer.alone_after(&device.path, before.as_deref()).await;
         if let (Err(_), None) = (&proved, &local) {
             self.unmap(image, &device, &mapping).await?;
         }
@@ -101,7 +102,7 @@ impl Rbd {
     }
 
     /// `mirrorDaemonCount` is the cluster's; it counts for images that are mirrored, and is asked for only then.
-    async fn mirrors(&self, cli: &Cli<'_>, image: &Image) -> Result<usize> {
+    pub(crate) async fn mirrors(&self, cli: &Cli<'_>, image: &Image) -> Result<usize> {
         let daemons = cli.access.mirror_daemons;
         let info = if daemons > 0 { cli.info(image).await? } else { None };
         Ok(info.map_or(0, |info| info.mirrors(daemons)))
@@ -153,12 +154,13 @@ impl Writer<'_> {
     }
 
     /// mkfs, fsck and mount come only after this second look. It also records who the writer is.
-    async fn alone_after(&self, device: &str) -> Result<()> {
+    async fn alone_after(&self, device: &str, before: Option<&[Watcher]>) -> Result<()> {
         let known = self.rbd.client_address(device);
         if self.shared() {
-            return match known {
-                Some(address) => self.record(&address).await,
-                None => Ok(()),
+            return match (known, before) {
+                (Some(address), _) => self.record(&address).await,
+                (None, Some(before)) => self.record_newcomer(before).await,
+                (None, None) => Ok(()),
             };
         }
         // Nobody watched before, so the only one now is us.
@@ -181,6 +183,32 @@ impl Writer<'_> {
                 watchers.iter().map(|watcher| watcher.address.as_str()).collect::<Vec<_>>().join(", ")
             ))),
         }
+    }
+
+    /// Who watches an image of several writers before rbd-nbd maps it here: nothing on this node tells that one's address.
+    async fn seen_before(&self, wanted: &Wanted, local: Option<&Device>) -> Result<Option<Vec<Watcher>>> {
+        let asked = self.shared() && self.purpose == Purpose::Write && local.is_none();
+        if asked && (wanted.nbd || wanted.fall_back) {
+            return self.watchers(|_| true).await.map(Some);
+        }
+        Ok(None)
+    }
+
+    async fn record_newcomer(&self, before: &[Watcher]) -> Result<()> {
+        let Attach { image, target, node, .. } = self.request;
+        let meta = self.cli.meta(image).await?.unwrap_or_default();
+        let others = meta::clients(&meta, &target.volume).into_iter().filter(|(other, _)| other != node);
+        let known: Vec<&str> =
+            others.map(|(_, address)| address).chain(before.iter().map(|old| old.address.as_str())).collect();
+        let new = |watchers: &[Watcher]| -> Vec<Watcher> {
+            watchers.iter().filter(|watcher| !known.contains(&watcher.address.as_str())).cloned().collect()
+        };
+        let watchers = self.watchers(|watchers| new(watchers).len() == 1).await?;
+        if let [own] = new(&watchers).as_slice() {
+            return self.record(&own.address).await;
+        }
+        tracing::warn!(%image, "several clients came at once: which is this node's is not recorded, so it is never fenced");
+        Ok(())
     }
 
     /// Written only where it changes: one monitor commit less on a repeated call.

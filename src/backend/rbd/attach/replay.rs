@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::backend::{Attach, Detach, Mapping, Stashed};
+use crate::backend::{Attach, Backend as _, Detach, Mapping, Stashed};
 use crate::error::Result;
 use crate::id::VolumeId;
 
@@ -63,7 +63,8 @@ impl Rbd {
         self.cli(&access).set_meta(&request.image, meta::REPLAYED, &id.uuid.to_string()).await
     }
 
-    /// A device of this node, unless it was mapped for something else: a killed call may have left that.
+    /// A device of this node, unless it was mapped for something else (a killed call may have left that) or has lost its
+    /// client.
     pub(crate) async fn usable(
         &self,
         request: &Attach,
@@ -73,7 +74,8 @@ impl Rbd {
     ) -> Result<Option<Device>> {
         let Some(device) = device else { return Ok(None) };
         let fits = is_read_only(&device.path).is_none_or(|read_only| read_only == (purpose == Purpose::Read));
-        if fits {
+        let lost = self.lost(&request.image);
+        if fits && lost.is_none() {
             return Ok(Some(device));
         }
         let mapping = Mapping { device: device.path.clone(), ..wanted.mapping(device.client()) };

@@ -19,13 +19,12 @@ const CLUSTER_FULL: u64 = 1 << 1;
 const PAUSED: u64 = 1 << 2 | 1 << 3;
 
 pub(crate) fn image_ailments(sys: &Path, image: &Image) -> Vec<Ailment> {
-    let shows = |device: &&Device| {
-        device.text("pool").as_ref() == Some(&image.pool)
-            && device.text("name").as_ref() == Some(&image.name)
-            && device.text("pool_ns").unwrap_or_default() == image.namespace
-            && device.text("current_snap").is_none_or(|snapshot| snapshot == "-")
-    };
-    devices(sys).iter().filter(shows).flat_map(|device| device.ailments(image)).collect()
+    devices_of(sys, image).flat_map(|device| device.ailments(image)).collect()
+}
+
+/// The image has a device here whose client the cluster has shut out.
+pub(crate) fn lost(sys: &Path, image: &Image) -> Option<Ailment> {
+    devices_of(sys, image).find_map(|device| device.lost(image))
 }
 
 /// Of all clients behind the devices of this node, which is one for each cluster as a rule.
@@ -45,7 +44,18 @@ fn devices(sys: &Path) -> Vec<Device<'_>> {
     entries.map(|entry| Device { sys, number: entry.file_name().to_string_lossy().into_owned() }).collect()
 }
 
+fn devices_of<'a>(sys: &'a Path, image: &Image) -> impl Iterator<Item = Device<'a>> {
+    devices(sys).into_iter().filter(move |device| device.shows(image))
+}
+
 impl Device<'_> {
+    fn shows(&self, image: &Image) -> bool {
+        self.text("pool").as_ref() == Some(&image.pool)
+            && self.text("name").as_ref() == Some(&image.name)
+            && self.text("pool_ns").unwrap_or_default() == image.namespace
+            && self.text("current_snap").is_none_or(|snapshot| snapshot == "-")
+    }
+
     fn text(&self, file: &str) -> Option<String> {
         line(&self.sys.join("bus/rbd/devices").join(&self.number).join(file))
     }
@@ -71,17 +81,40 @@ impl Device<'_> {
             );
             add(Severity::Inaccessible, "DeviceReadOnly", message);
         }
+        found.extend(self.lost(image));
         found.extend(self.pool_ailment(&image.pool));
         found
+    }
+
+    /// krbd watches what it has mapped to be written, and takes the watch up again where it can. All it writes down when
+    /// it cannot is that the watch is not there.
+    fn lost(&self, image: &Image) -> Option<Ailment> {
+        let requests = fs::read_to_string(self.client()?.join("osdc")).ok()?;
+        let watches = requests.split_once("LINGER REQUESTS\n")?.1;
+        let header = format!("rbd_header.{}", self.text("image_id")?);
+        let there = watches.split_whitespace().any(|word| word.rsplit('/').next() == Some(&header));
+        if there || self.was_mapped_read_only()? {
+            return None;
+        }
+        let message = format!(
+            "/dev/rbd{} watches image {image} no more, as after the cluster has shut out its client {} (`ceph osd blocklist ls`); its writes fail: end the pods that use it on this node, so that it is staged anew",
+            self.number,
+            self.text("client_addr").unwrap_or_default()
+        );
+        Some(Ailment { severity: Severity::Inaccessible, reason: "ClientBlocklisted", message })
     }
 
     /// Not one that was mapped so, which its own options tell.
     fn turned_read_only(&self) -> bool {
         let block = self.sys.join("block").join(format!("rbd{}", self.number));
         let read_only = line(&block.join("ro")).is_some_and(|ro| ro == "1");
-        let mapped = self.text("config_info").and_then(|info| Some(info.split(' ').nth(1)?.to_owned()));
-        let mapped_so = |options: String| options.split(',').any(|word| matches!(word, "ro" | "read_only"));
-        read_only && mapped.is_some_and(|options| !mapped_so(options))
+        read_only && self.was_mapped_read_only().is_some_and(|so| !so)
+    }
+
+    /// None where the kernel does not tell.
+    fn was_mapped_read_only(&self) -> Option<bool> {
+        let info = self.text("config_info")?;
+        Some(info.split(' ').nth(1)?.split(',').any(|word| matches!(word, "ro" | "read_only")))
     }
 
     fn pool_ailment(&self, pool: &str) -> Option<Ailment> {
@@ -138,6 +171,10 @@ mod tests {
         pool 2 'a flags 0x2' type 1 size 3 min_size 2 pg_num 8 pg_num_mask 7 flags 0x1 lfor 0 read_tier -1 write_tier -1\n\
         pool 12 'b' type 1 size 3 min_size 2 pg_num 8 pg_num_mask 7 flags 0x2403 lfor 0 read_tier -1 write_tier -1\n";
 
+    const WATCHED: &str = "REQUESTS 2 homeless 0\nLINGER REQUESTS\n\
+        18446462598732840961\tosd0\t2.82f160c\t2.4\t[0]/0\t[0]/0\te15\tns/rbd_header.10ab\t0x20\t0\tWC/0\n\
+        BACKOFFS\n";
+
     /// A /sys with image p/ns/i on rbd0, healthy, as Linux 6.1 has it.
     fn sys() -> tempfile::TempDir {
         let sys = tempfile::tempdir().expect("a folder");
@@ -149,12 +186,13 @@ mod tests {
             ("bus/rbd/devices/0/name", "i\n"),
             ("bus/rbd/devices/0/current_snap", "-\n"),
             ("bus/rbd/devices/0/size", "1048576\n"),
+            ("bus/rbd/devices/0/image_id", "10ab\n"),
             ("bus/rbd/devices/0/cluster_fsid", "028c9754-9b2a\n"),
             ("bus/rbd/devices/0/client_id", "client4305\n"),
             ("bus/rbd/devices/0/config_info", "1.2.3.4:6789 name=csi,key=client.csi p i -\n"),
             ("block/rbd0/ro", "0\n"),
             (&format!("{client}/osdmap"), WELL),
-            (&format!("{client}/osdc"), "REQUESTS 2 homeless 0\nLINGER REQUESTS\nBACKOFFS\n"),
+            (&format!("{client}/osdc"), WATCHED),
         ] {
             let path = sys.path().join(file);
             fs::create_dir_all(path.parent().expect("a parent")).expect("made");
@@ -202,6 +240,22 @@ mod tests {
         assert_eq!(image_ailments(sys.path(), &image), []);
         fs::remove_file(&info).expect("removed");
         assert_eq!(image_ailments(sys.path(), &image), []);
+    }
+
+    #[test]
+    fn a_device_whose_watch_is_gone_has_lost_its_client() {
+        let requests = "kernel/debug/ceph/028c9754-9b2a.client4305/osdc";
+        let without = "REQUESTS 0 homeless 0\nLINGER REQUESTS\nBACKOFFS\n";
+        assert_eq!(told(requests, without), (vec!["ClientBlocklisted"], vec![]));
+        let other = WATCHED.replace("ns/rbd_header.10ab", "rbd_header.10abc");
+        assert_eq!(told(requests, &other).0, ["ClientBlocklisted"]);
+        assert_eq!(told(requests, &WATCHED.replace("ns/", "")).0, Vec::<&str>::new());
+        assert_eq!(told(requests, "REQUESTS 0 homeless 0\n").0, Vec::<&str>::new());
+        // Read-only maps hold no watch.
+        assert_eq!(
+            told("bus/rbd/devices/0/config_info", "1.2.3.4:6789 name=csi,ro p i -\n").0,
+            Vec::<&str>::new()
+        );
     }
 
     #[test]

@@ -6,6 +6,9 @@ use crate::host::CmdError;
 use crate::backend::rbd::cli::{Cli, explain};
 use crate::backend::rbd::pool::stats::{QUESTIONS, Report};
 
+/// Seconds; five years. A frozen client sends what it had under way whenever it wakes up.
+const FOR_GOOD: &str = "157784760";
+
 impl Cli<'_> {
     /// Some 0.3 s: ask seldom.
     pub(crate) async fn report(&self) -> Result<Report> {
@@ -21,11 +24,19 @@ impl Cli<'_> {
             ))
         })
     }
+
+    /// Shuts one client, `ip:port/nonce`, out of the cluster. Its watches end with that. Whoever is on the list already keeps
+    /// the end that it was given (seen).
+    pub(crate) async fn blocklist(&self, address: &str) -> Result<()> {
+        let args = ["osd", "blocklist", "add", address, FOR_GOOD];
+        let added = self.run("ceph", args, |cmd| cmd).await;
+        added.map(drop).map_err(|error| explain(&format!("blocklisting the client {address}"), error))
+    }
 }
 
-/// `ceph` exits with 1 for most failures and writes `[errno 110]`.
+/// `ceph` exits with 1 where it reaches no cluster, and writes `[errno 110]`; else with the number that the monitors answer.
 pub(crate) fn errno_of(error: &CmdError) -> Option<i32> {
     let written = error.said.split_once("[errno ").and_then(|(_, rest)| rest.split_once(']'));
-    error.exit()?;
-    written.and_then(|(number, _)| number.parse().ok())
+    let exit = error.exit()?;
+    written.and_then(|(number, _)| number.parse().ok()).or_else(|| Some(exit).filter(|exit| *exit != 1))
 }

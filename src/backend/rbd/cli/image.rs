@@ -4,7 +4,7 @@ use crate::backend::Image;
 use crate::error::Result;
 use crate::host::{Cmd, CmdError, Slot};
 
-use crate::backend::rbd::cli::json::{Info, Status, Used, Watcher};
+use crate::backend::rbd::cli::json::{Info, Locks, Status, Used, Watcher};
 use crate::backend::rbd::cli::{Cli, absent_is_none, errno, explain, parse};
 use crate::backend::rbd::meta::Meta;
 
@@ -69,6 +69,12 @@ impl Cli<'_> {
     pub(crate) async fn watchers(&self, image: &Image) -> Result<Option<Vec<Watcher>>> {
         let status = self.json_if_there::<Status>("status", image, &[]).await?;
         Ok(status.map(|status| status.watchers))
+    }
+
+    /// The clients that have the exclusive lock of the image, alive or not. None where there is no such image.
+    pub(crate) async fn lock_owners(&self, image: &Image) -> Result<Option<Vec<String>>> {
+        let locks = self.json_if_there::<Locks>("lock ls", image, &[]).await?;
+        Ok(locks.map(|Locks(locks)| locks.into_iter().map(|lock| lock.address).collect()))
     }
 
     pub(crate) async fn meta(&self, image: &Image) -> Result<Option<Meta>> {

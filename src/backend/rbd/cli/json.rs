@@ -89,6 +89,18 @@ pub(crate) struct Watcher {
     pub(crate) address: String,
 }
 
+/// What `rbd lock ls` prints.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Locks(#[serde(deserialize_with = "list_or_map")] pub(crate) Vec<Lock>);
+
+/// Who has the exclusive lock of an image.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Lock {
+    /// As of a watcher.
+    pub(crate) address: String,
+}
+
 /// What `rbd du` prints.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Used {

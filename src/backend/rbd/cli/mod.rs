@@ -166,9 +166,9 @@ pub(crate) fn explain(what: &str, error: CmdError) -> Error {
         (Some(errno::TIMEDOUT), _) | (_, End::Deadline(_)) => Error::TimedOut(format!(
             "{text}: the cluster does not answer: check the monitors and the network"
         )),
-        (Some(errno::BLOCKLISTED), _) => {
-            Error::broken(format!("{text}: this client is on the cluster's blocklist"))
-        }
+        (Some(errno::BLOCKLISTED), _) => Error::Precondition(format!(
+            "{text}: this client is on the cluster's blocklist; one that was just made is there by its whole IP: see `ceph osd blocklist ls`"
+        )),
         _ => Error::internal(what.to_owned(), error),
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod clone;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod expand;
+pub(crate) mod fence;
 pub(crate) mod get;
 pub(crate) mod import;
 pub(crate) mod list;

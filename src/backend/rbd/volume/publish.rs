@@ -64,22 +64,12 @@ impl Rbd {
             self.forget_published(&cli, &pool, id, node).await?;
             return self.pools.prove(&cli, &id.pool, &pool).await;
         };
+        self.prove_released(&cli, &image, id, &meta, node).await?;
         let volume = id.to_string();
         let of_node = |other: &str| node.is_none_or(|node| node == other);
-        let clients: Vec<_> =
-            meta::clients(&meta, &volume).into_iter().filter(|(node, _)| of_node(node)).collect();
-        let watchers =
-            if clients.is_empty() { None } else { cli.watchers(&image).await? }.unwrap_or_default();
-        let held =
-            clients.iter().find(|(_, address)| watchers.iter().any(|watcher| watcher.address == *address));
-        if let Some((node, address)) = held {
-            return Err(Error::Precondition(format!(
-                "volume {id} is still mapped on node {node:?} (client {address}): unstage it there, or shut the node down"
-            )));
-        }
+        let clients = meta::clients(&meta, &volume).into_iter().filter(|(node, _)| of_node(node));
         let records = meta::published(&meta, id.uuid).into_iter().filter(|record| of_node(&record.node));
         let keys = clients
-            .iter()
             .map(|(node, _)| meta::client_key(&volume, node))
             .chain(records.map(|record| record.key()));
         for key in keys.collect::<Vec<String>>() {
