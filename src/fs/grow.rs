@@ -8,28 +8,17 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::host::{Cmd, Host, Slot};
 
+use super::look::look;
 use super::superblock::{self, Extent};
 
 /// Both programs write little for each GiB.
 const GROW_WITHIN: Duration = Duration::from_secs(1800);
-/// A read of 4 KiB.
-const MEASURE_WITHIN: Duration = Duration::from_secs(30);
 /// In the masks of /proc/self/status (capability.h).
 const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Whether the filesystem could fill more of its device.
 pub(crate) async fn is_smaller(device: &Path) -> Result<bool> {
-    let failed =
-        |error| Error::internal(format!("reading the size of the filesystem on {}", device.display()), error);
-    let asked = device.to_owned();
-    let read = tokio::task::spawn_blocking(move || measure(&asked));
-    let Ok(read) = tokio::time::timeout(MEASURE_WITHIN, read).await else {
-        return Err(Error::TimedOut(format!(
-            "{} does not answer: the storage behind it hangs",
-            device.display()
-        )));
-    };
-    let (extent, size) = read.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)?;
+    let (extent, size) = look(device, measure).await?;
     let extent = extent
         .ok_or_else(|| Error::broken(format!("no superblock of ext4 or xfs is on {}", device.display())))?;
     let smaller = !extent.fills(size);

@@ -2,6 +2,7 @@
 //! node/stage.rs.
 
 mod grow;
+mod look;
 mod superblock;
 
 use std::fmt;
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::host::{Cmd, CmdError, Host, Slot};
+
+use look::{both_ends, look};
 
 pub(crate) use grow::{NotGrown, grow, grows_mounted, is_smaller};
 
@@ -24,8 +27,9 @@ const CHECK_WITHIN: Duration = Duration::from_secs(1800);
 pub(crate) enum Content {
     /// No known signature: alone no proof that there is no data.
     Nothing,
+    /// One of `SUPPORTED`.
     Filesystem(String),
-    /// A partition table, LUKS, LVM, swap…
+    /// A partition table, LUKS, LVM, swap, another filesystem…
     Other(String),
 }
 
@@ -43,8 +47,10 @@ pub(crate) async fn probe(host: &dyn Host, device: &Path) -> Result<Content> {
     let args = ["-p", "-o", "export", &device.to_string_lossy()];
     match host.run(Cmd::new("blkid", args)).await {
         Ok(output) => Ok(content(&String::from_utf8_lossy(&output.stdout))),
-        // With a text, 2 means that the device could not be read.
-        Err(error) if error.exit() == Some(2) && error.said.is_empty() => Ok(Content::Nothing),
+        // blkid says so too of what it could not read, and not always with a text (seen of 2.38).
+        Err(error) if error.exit() == Some(2) && error.said.is_empty() => {
+            look(device, both_ends).await.map(|()| Content::Nothing)
+        }
         Err(error) if error.exit() == Some(8) => {
             Ok(Content::Other("several signatures that contradict each other".to_owned()))
         }
@@ -55,7 +61,9 @@ pub(crate) async fn probe(host: &dyn Host, device: &Path) -> Result<Content> {
 fn content(export: &str) -> Content {
     let value = |key: &str| export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     match (value("USAGE"), value("TYPE"), value("PTTYPE")) {
-        (Some("filesystem"), Some(fs_type), None) => Content::Filesystem(fs_type.to_owned()),
+        (Some("filesystem"), Some(fs_type), None) if SUPPORTED.contains(&fs_type) => {
+            Content::Filesystem(fs_type.to_owned())
+        }
         (_, Some(other), None) => Content::Other(other.to_owned()),
         (_, _, Some(table)) => Content::Other(format!("a partition table ({table})")),
         (_, None, None) => Content::Other(format!("something that blkid calls {export:?}")),
@@ -162,9 +170,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_filesystem_is_taken_for_one() {
+    fn only_a_filesystem_that_can_be_mounted_is_taken_for_one() {
         let ext4 = "DEVNAME=/dev/x\nUUID=1\nTYPE=ext4\nUSAGE=filesystem\n";
         assert_eq!(content(ext4), Content::Filesystem("ext4".to_owned()));
+        let btrfs = "BLOCK_SIZE=4096\nTYPE=btrfs\nUSAGE=filesystem\n";
+        assert_eq!(content(btrfs), Content::Other("btrfs".to_owned()));
         assert_eq!(content("TYPE=crypto_LUKS\nUSAGE=crypto\n"), Content::Other("crypto_LUKS".to_owned()));
         assert!(matches!(content("PTTYPE=gpt\n"), Content::Other(_)));
         assert!(matches!(content(""), Content::Other(_)));

@@ -41,18 +41,7 @@ fn image_of(staged: &Mount) -> Option<Image> {
 
 fn ailments(staged: &Mount, sys: &Path) -> Vec<Ailment> {
     let (kind, place) = (kind(staged), staged.target.display());
-    let device = match kind {
-        // A device node that was bound stays when the device goes. No node: it is being unstaged.
-        Kind::Block => match number(&staged.target) {
-            Ok(number) => number,
-            Err(_) => return Vec::new(),
-        },
-        Kind::Filesystem | Kind::Directory => staged.device.clone(),
-    };
-    if !device_exists(&device, sys) {
-        let message = format!(
-            "the block device {device} behind {place} is gone from this node: end the pods that use the volume, so that it is staged anew"
-        );
+    if let Some(message) = gone(staged, sys) {
         return vec![Ailment { severity: Severity::Inaccessible, reason: "DeviceGone", message }];
     }
     if kind == Kind::Block {
@@ -76,6 +65,21 @@ fn ailments(staged: &Mount, sys: &Path) -> Vec<Ailment> {
         found.push(Ailment { severity: Severity::Degraded, reason: "FilesystemErrors", message });
     }
     found
+}
+
+/// In words, where the kernel does not have the device any more that is behind a staged volume.
+pub(super) fn gone(staged: &Mount, sys: &Path) -> Option<String> {
+    let device = match kind(staged) {
+        // A device node that was bound stays when the device goes. No node: it is being unstaged.
+        Kind::Block => number(&staged.target).ok()?,
+        Kind::Filesystem | Kind::Directory => staged.device.clone(),
+    };
+    let place = staged.target.display();
+    (!device_exists(&device, sys)).then(|| {
+        format!(
+            "the block device {device} behind {place} is gone from this node: end the pods that use the volume, so that it is staged anew"
+        )
+    })
 }
 
 fn remedy(kind: &Kind) -> &'static str {

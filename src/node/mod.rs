@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::backend::{Ailment, Backend, Capability, Offer, Segments, SizeRange, Target};
 use crate::error::{Error, Result};
-use crate::host::{Host, Mount};
+use crate::host::{Host, Mount, holders};
 
 pub(crate) use stats::Usage;
 
@@ -92,15 +92,20 @@ impl Node {
     /// Takes away every mount at a path, and the path. Works on mounts whose device is gone.
     async fn clear(&self, path: &Path) -> Result<()> {
         let mut tries = 0;
-        while self.mount_at(path)?.is_some() {
+        while let Some(mount) = self.mount_at(path)? {
             let Err(error) = self.host.unmount(path).await else { continue };
             if error.raw_os_error() != Some(nix::libc::EBUSY) {
                 return Err(Error::internal(format!("unmounting {}", path.display()), error));
             }
             tries += 1;
             if tries == UNMOUNT_TRIES {
-                let place = path.display();
-                return Err(Error::Precondition(format!("{place} is still in use: end what uses it")));
+                // Only a device node tells by its path who has it, and can be looked at without waiting for storage.
+                let holders = if mount.is_part() { holders::of(path).await } else { None };
+                let by = holders.map(|holders| format!(" by {holders}")).unwrap_or_default();
+                return Err(Error::Precondition(format!(
+                    "{} is still in use{by}: end what uses it",
+                    path.display()
+                )));
             }
             tokio::time::sleep(UNMOUNT_AGAIN).await;
         }

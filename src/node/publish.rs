@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::host::{Mount, MountCall};
 
 use super::device::{SYS, device_is_read_only, number};
+use super::health::gone;
 use super::stage::{place, published};
 use super::{Node, PublishVolume, make_mount_point, remove, resolved};
 
@@ -21,6 +22,9 @@ impl Node {
                 source.display()
             ))
         })?;
+        if let Some(gone) = gone(staged, Path::new(SYS)) {
+            return Err(Error::Precondition(format!("volume {}: {gone}", request.volume)));
+        }
         let read_only = request.read_only || request.capability.mode.read_only();
         let block = fits(request, staged, &source, read_only)?;
         if let Some(there) = mounts.iter().rfind(|mount| mount.target == target) {

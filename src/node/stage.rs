@@ -10,7 +10,8 @@ use crate::error::{Error, Result, chain};
 use crate::fs::{self, Content};
 use crate::host::{Mount, MountCall};
 
-use super::device::{SYS, device_exists};
+use super::device::SYS;
+use super::health::gone;
 use super::replay;
 use super::stash::{self, Found};
 use super::{Node, StageVolume, is_staged, make_mount_point, resolved};
@@ -118,7 +119,7 @@ impl Node {
         mount: &Mount,
         place: &Path,
     ) -> Result<bool> {
-        if !device_exists(&mount.device, Path::new(SYS)) {
+        if gone(mount, Path::new(SYS)).is_some() {
             return Ok(false);
         }
         self.same_use(request, mount, place).await?;
@@ -266,9 +267,9 @@ impl Node {
             (_, Content::Filesystem(found)) => {
                 refuse(format!("it holds {found}, and {fs_type} is asked for: ask for {found}"))
             }
-            (_, Content::Other(found)) => {
-                refuse(format!("it holds {found}, no filesystem: use it as a block volume"))
-            }
+            (_, Content::Other(found)) => refuse(format!(
+                "it holds {found}, which this driver does not mount: use it as a block volume"
+            )),
             (FormatMark::Done(made) | FormatMark::Growing(made), Content::Nothing) => refuse(format!(
                 "it was made {made} by this driver, and there is none now: its data has vanished or was overwritten; do not format it, look at what is behind it ({})",
                 attach.image

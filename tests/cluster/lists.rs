@@ -30,7 +30,7 @@ impl Driver {
         Ok(self.controller().controller_get_volume(request).await?.into_inner())
     }
 
-    async fn health(&self, id: &str, secrets: bool) -> Answer<VolumeHealth> {
+    pub(crate) async fn health(&self, id: &str, secrets: bool) -> Answer<VolumeHealth> {
         let secrets = if secrets { request::secrets() } else { [].into() };
         let request = ControllerGetVolumeHealthRequest { volume_id: id.to_owned(), secrets };
         let answer = self.controller().controller_get_volume_health(request).await?.into_inner();
@@ -48,7 +48,7 @@ impl Driver {
         Ok(self.controller().get_capacity(request).await?.into_inner())
     }
 
-    async fn nodes(&self, id: &str) -> BTreeSet<String> {
+    pub(crate) async fn nodes(&self, id: &str) -> BTreeSet<String> {
         let listed = self.list(0, "").await.expect("ListVolumes").entries;
         let entry =
             listed.into_iter().find(|entry| entry.volume.as_ref().is_some_and(|one| one.volume_id == id));

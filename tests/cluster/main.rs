@@ -26,6 +26,7 @@ mod clones;
 mod emptying;
 mod fencing;
 mod flattens;
+mod foreign;
 mod format;
 mod growth;
 mod guest;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tonic::Code;
 
+use super::client::Client;
 use super::csi::{CapacityRange, ControllerExpandVolumeRequest, NodeExpandVolumeRequest};
 use super::driver::Driver;
 use super::life::{Life, MIB};
@@ -17,7 +18,7 @@ pub(crate) fn pattern(mib: u64, seed: u8) -> Vec<u8> {
     (0..mib * MIB).map(|at| (at % 241) as u8 ^ seed | 1).collect()
 }
 
-impl Driver {
+impl Client {
     /// The new size, and whether the node has work left.
     pub(crate) async fn ask_to_expand(&self, request: ControllerExpandVolumeRequest) -> Answer<(i64, bool)> {
         let answer = self.controller().controller_expand_volume(request).await?.into_inner();
@@ -36,16 +37,16 @@ impl Life {
     }
 
     /// ControllerExpandVolume without a limit.
-    pub(crate) async fn expand(&self, driver: &Driver, bytes: i64) -> Answer<(i64, bool)> {
+    pub(crate) async fn expand(&self, driver: &Client, bytes: i64) -> Answer<(i64, bool)> {
         self.expand_within(driver, bytes, 0).await
     }
 
-    pub(crate) async fn expand_within(&self, driver: &Driver, bytes: i64, limit: i64) -> Answer<(i64, bool)> {
+    pub(crate) async fn expand_within(&self, driver: &Client, bytes: i64, limit: i64) -> Answer<(i64, bool)> {
         driver.ask_to_expand(self.expansion(bytes, limit)).await
     }
 
     /// NodeExpandVolume at one of its paths.
-    pub(crate) async fn expand_at(&self, driver: &Driver, path: &Path, bytes: i64) -> Answer<i64> {
+    pub(crate) async fn expand_at(&self, driver: &Client, path: &Path, bytes: i64) -> Answer<i64> {
         let request = NodeExpandVolumeRequest {
             volume_id: self.id.clone(),
             volume_path: path.display().to_string(),

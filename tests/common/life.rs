@@ -11,9 +11,9 @@ use super::csi::volume_capability::access_mode::Mode;
 use super::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use super::csi::volume_usage::Unit;
 use super::csi::{
-    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, NodeGetVolumeStatsRequest,
-    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, VolumeCapability,
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, NodeGetVolumeHealthRequest,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability, VolumeHealth,
 };
 use super::sight::{Mounted, mounts_at};
 use super::tools::{Answer, check, twice, unique};
@@ -175,6 +175,17 @@ impl Life {
             staging_target_path: self.staging.display().to_string(),
         };
         Ok(driver.node().node_get_volume_stats(request).await?.into_inner())
+    }
+
+    /// NodeGetVolumeHealth.
+    pub(crate) async fn health(&self, driver: &Client) -> Answer<VolumeHealth> {
+        let request = NodeGetVolumeHealthRequest {
+            volume_id: self.id.clone(),
+            volume_publish_path: self.target.display().to_string(),
+            staging_target_path: self.staging.display().to_string(),
+        };
+        let answer = driver.node().node_get_volume_health(request).await?.into_inner();
+        Ok(answer.volume_health.expect("an answer without health"))
     }
 
     /// Stage and publish, both of which have to succeed.

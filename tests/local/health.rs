@@ -11,8 +11,7 @@ use crate::common::csi::node_service_capability::rpc::Type as NodeRpc;
 use crate::common::csi::volume_capability::AccessType;
 use crate::common::csi::{
     ControllerGetCapabilitiesRequest, ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest,
-    NodeGetCapabilitiesRequest, NodeGetStorageHealthRequest, NodeGetVolumeHealthRequest, VolumeCondition,
-    VolumeHealth,
+    NodeGetCapabilitiesRequest, NodeGetStorageHealthRequest, VolumeCondition, VolumeHealth,
 };
 use crate::common::driver::Driver;
 use crate::common::life::{Life, block, mount};
@@ -22,16 +21,6 @@ use crate::harness::Scene;
 async fn health(driver: &Driver, id: &str) -> Answer<VolumeHealth> {
     let request = ControllerGetVolumeHealthRequest { volume_id: id.to_owned(), ..Default::default() };
     let answer = driver.controller().controller_get_volume_health(request).await?.into_inner();
-    Ok(answer.volume_health.expect("an answer without health"))
-}
-
-async fn node_health(driver: &Driver, life: &Life) -> Answer<VolumeHealth> {
-    let request = NodeGetVolumeHealthRequest {
-        volume_id: life.id.clone(),
-        volume_publish_path: life.target.display().to_string(),
-        staging_target_path: life.staging.display().to_string(),
-    };
-    let answer = driver.node().node_get_volume_health(request).await?.into_inner();
     Ok(answer.volume_health.expect("an answer without health"))
 }
 
@@ -89,7 +78,7 @@ async fn a_healthy_volume_is_said_to_be_healthy() {
         assert!(stats.volume_condition.is_some_and(|told| !told.abnormal && !told.message.is_empty()));
         for told in [
             health(&driver, &life.id).await.expect("ControllerGetVolumeHealth"),
-            node_health(&driver, &life).await.expect("NodeGetVolumeHealth"),
+            life.health(&driver).await.expect("NodeGetVolumeHealth"),
         ] {
             assert_eq!((told.volume_id.as_str(), told.health_statuses), (life.id.as_str(), vec![]));
         }
@@ -134,7 +123,7 @@ async fn a_filesystem_that_gave_up_is_told() {
     let device = life.staged()[0].source.replace("/dev/", "");
     fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "1").expect("an error of the filesystem");
     life.write(b"data").expect_err("a write to a filesystem that gave up");
-    let told = node_health(&driver, &life).await.expect("NodeGetVolumeHealth").health_statuses;
+    let told = life.health(&driver).await.expect("NodeGetVolumeHealth").health_statuses;
     assert!(told.iter().any(|one| one.message.contains("no writes")), "{told:?}");
     let stats = life.stats(&driver, &life.target).await.expect("NodeGetVolumeStats");
     assert!(stats.volume_condition.is_some_and(|told| told.abnormal), "the stats tell nothing of it");
@@ -150,7 +139,7 @@ async fn a_volume_staged_for_readers_is_healthy() {
     let life = Life::create(&scene, &driver, mount("ext4")).await.filled(&driver, b"data").await;
     let life = life.with(Mode::SingleNodeReaderOnly);
     life.up(&driver).await;
-    let told = node_health(&driver, &life).await.expect("NodeGetVolumeHealth");
+    let told = life.health(&driver).await.expect("NodeGetVolumeHealth");
     assert_eq!(told.health_statuses, vec![]);
     life.down(&driver).await;
 }
@@ -160,7 +149,7 @@ async fn health_of_no_volume_is_not_found() {
     let scene = Scene::new();
     let driver = scene.start().await;
     let life = Life::create(&scene, &driver, block()).await;
-    check(node_health(&driver, &life).await, Code::NotFound, &life.id);
+    check(life.health(&driver).await, Code::NotFound, &life.id);
     driver.delete(&life.id).await.expect("DeleteVolume");
     check(health(&driver, &life.id).await, Code::NotFound, &life.id);
     check(health(&driver, "malformed").await, Code::NotFound, "malformed");

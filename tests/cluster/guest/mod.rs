@@ -5,6 +5,10 @@ mod machine;
 mod node;
 
 mod fencing;
+mod growth;
 mod kills;
 mod lives;
 mod needs;
+mod readers;
+mod restores;
+mod truths;

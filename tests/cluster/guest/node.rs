@@ -17,6 +17,8 @@ use super::machine::{Machine, address, machine};
 pub(super) const GUEST: &str = "guest";
 const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: u16 = 9000;
+/// An emulated `rbd` beside others takes minutes where a real one takes a moment.
+const COMMAND_TIMEOUT: &str = "5m";
 
 /// A driver in the guest. Killed when it goes out of sight, and what is left of the scene is taken down.
 pub(super) struct Node {
@@ -37,7 +39,8 @@ impl Node {
         let log = format!("/tmp/{}.log", unique("node"));
         let folder = scene.path("").display().to_string();
         let command = format!(
-            "{before} {} --type=node --nodeid={GUEST} --endpoint=tcp://{}:{PORT} --config={}/config.json {flags}",
+            "{before} {} --type=node --nodeid={GUEST} --endpoint=tcp://{}:{PORT} --config={}/config.json \
+             --command-timeout={COMMAND_TIMEOUT} {flags}",
             env!("CARGO_BIN_EXE_ceph-rbd-csi"),
             address("VM_IP"),
             folder.trim_end_matches('/'),
@@ -95,6 +98,25 @@ impl Node {
     /// Names of device mapper.
     pub(super) fn mappers(&self) -> Vec<String> {
         self.lines("cat /sys/block/dm-*/dm/name 2>&-; true")
+    }
+
+    /// The krbd device of an image, as `/dev/rbd0`.
+    #[track_caller]
+    pub(super) fn device(&self, life: &Life) -> String {
+        let script = format!("cd /sys/bus/rbd/devices && grep -lx {} */name", life.image);
+        format!("/dev/rbd{}", self.run(&script).trim().trim_end_matches("/name"))
+    }
+
+    /// Starts what runs until it is ended, answers its pid.
+    #[track_caller]
+    pub(super) fn spawn(&self, command: &str) -> String {
+        self.run(&format!("{command} </dev/null >/dev/null 2>&1 & echo $!")).trim().to_owned()
+    }
+
+    /// Ends it, and waits until it is gone.
+    #[track_caller]
+    pub(super) fn end(&self, pid: &str) {
+        self.run(&format!("kill -9 {pid}; while kill -0 {pid}; do sleep 0.1; done 2>&-; true"));
     }
 
     fn lines(&self, script: &str) -> Vec<String> {

@@ -1,0 +1,140 @@
+//! What the kernel knows is what the driver says: devices that are gone, devices that somebody holds, who has what.
+
+use tonic::Code;
+
+use crate::common::csi::VolumeCapability;
+use crate::common::life::{Life, block, mount};
+use crate::common::tools::check;
+use crate::harness::Scene;
+use crate::lab::POOL;
+
+use super::node::{GUEST, Node};
+
+impl Node {
+    /// As when an administrator takes a device away from under its mount.
+    fn take_away(&self, life: &Life) {
+        let device = self.device(life);
+        let number = device.trim_start_matches("/dev/rbd");
+        self.run(&format!("echo '{number} force' >/sys/bus/rbd/remove_single_major"));
+        assert_eq!(self.krbd(), [""; 0]);
+    }
+}
+
+async fn goes_away(capability: VolumeCapability) {
+    let scene = Scene::new();
+    let controller = scene.on_node("outside", "controller").start().await;
+    let node = Node::start(&scene).await;
+    let life = Life::create(&scene, &controller, capability).await;
+    life.up(&node).await;
+    let digest = node.write(&life, 1);
+    assert_eq!(life.health(&node).await.expect("NodeGetVolumeHealth").health_statuses, []);
+    node.take_away(&life);
+    let told = life.health(&node).await.expect("NodeGetVolumeHealth").health_statuses;
+    assert!(told.iter().any(|one| one.reason == "DeviceGone"), "{told:?}");
+    match life.stats(&node, &life.target).await {
+        Ok(stats) => {
+            assert!(stats.volume_condition.is_some_and(|told| told.abnormal), "the stats tell nothing");
+        }
+        refused => check(refused, Code::Internal, "No such device"),
+    }
+    let second = life.target.with_file_name("second");
+    check(life.publish_at(&node, &second, false).await, Code::FailedPrecondition, "is gone");
+    check(life.publish(&node).await, Code::FailedPrecondition, "is gone");
+    life.down(&node).await;
+    node.assert_clean();
+    life.up(&node).await;
+    assert_eq!(node.read(&life, 1), digest);
+    // The same, and this time a pod does not end before the volume is staged anew.
+    node.take_away(&life);
+    life.stage(&node).await.expect("NodeStageVolume, anew");
+    check(life.publish(&node).await, Code::AlreadyExists, &life.target.display().to_string());
+    life.unpublish(&node).await.expect("NodeUnpublishVolume");
+    life.publish(&node).await.expect("NodePublishVolume");
+    assert_eq!(node.read(&life, 1), digest);
+    assert_eq!(life.health(&node).await.expect("NodeGetVolumeHealth").health_statuses, []);
+    life.down(&node).await;
+    node.assert_clean();
+    assert_eq!(scene.corner.watchers(&life.image), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_ext4_whose_device_is_gone_is_staged_anew() {
+    goes_away(mount("ext4")).await;
+}
+
+#[tokio::test]
+async fn an_xfs_whose_device_is_gone_is_staged_anew() {
+    goes_away(mount("xfs")).await;
+}
+
+#[tokio::test]
+async fn a_block_volume_whose_device_is_gone_is_staged_anew() {
+    goes_away(block()).await;
+}
+
+#[tokio::test]
+async fn another_mount_namespace_that_holds_a_device_is_named() {
+    let scene = Scene::new();
+    let controller = scene.on_node("outside", "controller").start().await;
+    let node = Node::start(&scene).await;
+    let life = Life::create(&scene, &controller, mount("ext4")).await;
+    life.up(&node).await;
+    let holder = node.spawn("unshare --mount --propagation private sleep 3600");
+    node.run(&format!("until [ $(cat /proc/{holder}/comm) = sleep ]; do sleep 0.1; done"));
+    let held = || node.run(&format!("grep -cF {} /proc/{holder}/mountinfo", life.id));
+    held();
+    life.unpublish(&node).await.expect("NodeUnpublishVolume");
+    let refused = life.unstage(&node).await;
+    held();
+    check(refused, Code::FailedPrecondition, &format!("process {holder} (sleep)"));
+    assert_eq!(node.krbd(), [scene.corner.spec(&life.image)]);
+    node.end(&holder);
+    life.unstage(&node).await.expect("NodeUnstageVolume");
+    node.assert_clean();
+}
+
+/// As kubelet holds a block volume: at the published path; older ones, at the device.
+#[tokio::test]
+async fn a_loop_device_that_holds_a_block_volume_is_named() {
+    let scene = Scene::new();
+    let controller = scene.on_node("outside", "controller").start().await;
+    let node = Node::start(&scene).await;
+    let life = Life::create(&scene, &controller, block()).await;
+    life.up(&node).await;
+    let hold = |path: &str| node.run(&format!("losetup --find --show {path}")).trim().to_owned();
+    let published = hold(&life.target.display().to_string());
+    let named = |held: &str| format!("loop device /sys/block/{}", held.trim_start_matches("/dev/"));
+    check(life.unpublish(&node).await, Code::FailedPrecondition, &named(&published));
+    node.run(&format!("losetup --detach {published}"));
+    life.unpublish(&node).await.expect("NodeUnpublishVolume");
+    let mapped = hold(&node.device(&life));
+    check(life.unstage(&node).await, Code::FailedPrecondition, &named(&mapped));
+    node.run(&format!("losetup --detach {mapped}"));
+    life.unstage(&node).await.expect("NodeUnstageVolume");
+    node.assert_clean();
+}
+
+#[tokio::test]
+async fn the_driver_says_what_cluster_and_kernel_say() {
+    let scene = Scene::new().listing(&[POOL]);
+    let controller = scene.on_node("outside", "controller").start().await;
+    let node = Node::start(&scene).await;
+    let life = Life::create(&scene, &controller, block()).await;
+    assert_eq!(controller.nodes(&life.id).await, [].into());
+    life.attach(&controller, GUEST).await.expect("ControllerPublishVolume");
+    life.up(&node).await;
+    assert_eq!(controller.nodes(&life.id).await, [GUEST.to_owned()].into());
+    assert_eq!(node.krbd(), [scene.corner.spec(&life.image)]);
+    let address = node.run("cat /sys/bus/rbd/devices/*/client_addr");
+    assert_eq!(scene.corner.watchers(&life.image), [address.trim()]);
+    check(life.detach(&controller, GUEST).await, Code::FailedPrecondition, address.trim());
+    for told in [life.health(&node).await, controller.health(&life.id, false).await] {
+        assert_eq!(told.expect("health").health_statuses, []);
+    }
+    life.down(&node).await;
+    node.assert_clean();
+    assert_eq!(scene.corner.watchers(&life.image), [""; 0]);
+    assert_eq!(controller.nodes(&life.id).await, [GUEST.to_owned()].into());
+    life.detach(&controller, GUEST).await.expect("ControllerUnpublishVolume");
+    assert_eq!(controller.nodes(&life.id).await, [].into());
+}
