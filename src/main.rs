@@ -137,6 +137,9 @@ fn services(config: &Config, ops: &Ops) -> Routes {
     }
     if config.node {
         let node = Arc::new(Node::new(host, backend, config.node_id.clone(), config.max_volumes_per_node));
+        if config.local.is_none() {
+            ops.background(node.clone().keep_served(ops.clone()));
+        }
         routes = routes.add_service(NodeServer::new(NodeService { node, ops: ops.clone() }));
     }
     routes

@@ -112,6 +112,14 @@ pub(crate) trait Backend: Send + Sync {
     async fn detach(&self, request: &Detach<'_>) -> Result<()>;
     /// Images attached here that belong to a volume whose stash is lost.
     async fn attached(&self, volume: &str) -> Result<Vec<Stashed>>;
+    /// Whether the daemon that a device of this node needs is there. No process, no waiting. (Only rbd-nbd has one.)
+    fn is_served(&self, _: &Stashed) -> bool {
+        true
+    }
+    /// Begins such a daemon anew where it is gone, or where by it the device does not come to this size that its image has.
+    async fn serve(&self, _: &Attach, _: &Stashed, _size: u64) -> Result<()> {
+        Ok(())
+    }
     /// Lets the device on this node have the size that its image was grown to; answers that size in bytes.
     async fn refresh(&self, _: &Image) -> Result<u64> {
         unbuilt("NodeExpandVolume")

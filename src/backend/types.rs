@@ -291,6 +291,8 @@ pub(crate) struct Mapping {
     pub(crate) device: String,
     /// As `rbd unmap --options` takes them.
     pub(crate) unmap_options: String,
+    /// As `mapOptions` has those for rbd-nbd: what serves the device anew needs them too.
+    pub(crate) map_options: String,
     /// Where rbd-nbd writes its log; empty: nowhere.
     pub(crate) log_dir: String,
     /// What becomes of the log at the unmap: remove, compress or preserve.

@@ -16,8 +16,7 @@ use super::proto::{
 };
 use super::wire::{self, health, offers};
 use crate::backend::{Ailment, Offer};
-use crate::id::VolumeId;
-use crate::node::Node;
+use crate::node::{Node, lock};
 use crate::ops::{Operation, Ops};
 
 pub(crate) struct NodeService {
@@ -60,7 +59,7 @@ impl node_server::Node for NodeService {
         let request = request.into_inner();
         note_volume(&request.volume_id);
         let operation = beside_copies("NodePublishVolume", &request.volume_id, wire::fingerprint(&request));
-        let (node, publish) = (self.node.clone(), wire::node::publish(&request)?);
+        let (node, publish) = (self.node.clone(), wire::node::publish(request)?);
         self.ops.run(operation, async move { node.publish(&publish).await }).await?;
         Ok(Response::new(NodePublishVolumeResponse {}))
     }
@@ -87,7 +86,7 @@ impl node_server::Node for NodeService {
         let request = request.into_inner();
         note_volume(&request.volume_id);
         let operation = operation("NodeExpandVolume", &request.volume_id, wire::fingerprint(&request));
-        let (node, expand) = (self.node.clone(), wire::node::expand(&request)?);
+        let (node, expand) = (self.node.clone(), wire::node::expand(request)?);
         let size = self.ops.run(operation, async move { node.expand(&expand).await }).await?;
         Ok(Response::new(wire::node::expanded(size)))
     }
@@ -155,8 +154,6 @@ fn beside_copies(method: &'static str, volume: &str, fingerprint: u64) -> Operat
     Operation { sources, ..Operation::of(method, format!("{target} at its pods"), fingerprint) }
 }
 
-/// One lock for each volume, the same for both services of one process.
 fn operation(method: &'static str, volume: &str, fingerprint: u64) -> Operation {
-    let target = VolumeId::parse(volume).map_or_else(|_| volume.to_owned(), |id| id.uuid.to_string());
-    Operation::of(method, target, fingerprint)
+    Operation::of(method, lock(volume), fingerprint)
 }

@@ -1,4 +1,4 @@
-//! Who keeps a block device busy, asked of the kernel: mounts in any mount namespace (of a filesystem on it, or of the
+//! Who serves a block device, and who keeps it busy, asked of the kernel: mounts in any mount namespace (of a filesystem on it, or of the
 //! device node itself), device mappers, loop devices, open files.
 
 use std::collections::BTreeSet;
@@ -8,6 +8,14 @@ use std::path::{Path, PathBuf};
 
 use super::device_number;
 use super::mountinfo::{self, Mount};
+
+/// The daemons that serve the device: rbd-nbd. The kernel's own word, /sys/block/nbd0/pid, stays what it was at the map
+/// when the daemon dies and when another one takes its place (seen, Linux 6.1).
+pub(crate) fn serving(device: &Path) -> Vec<u32> {
+    let processes = entries("/proc").into_iter().filter(|path| is_pid(path) && is_daemon(path));
+    let serving = processes.filter(|process| has_open(process, device));
+    serving.filter_map(|process| process.file_name()?.to_str()?.parse().ok()).collect()
+}
 
 /// The holders in words; None where /proc and /sys show none. Reads them on a thread of its own.
 pub(crate) async fn of(device: &Path) -> Option<String> {
@@ -65,14 +73,18 @@ fn mounted(process: &Path, number: &str, device: &Path) -> Option<String> {
 }
 
 fn opened(process: &Path, device: &Path) -> Option<String> {
-    // Its own daemon serves a device, and keeps it open for that.
-    if fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "rbd-nbd") {
-        return None;
-    }
-    let open = entries(process.join("fd"))
-        .into_iter()
-        .any(|fd| fs::read_link(fd).is_ok_and(|target| target == device));
+    // Its own daemon keeps it open, to serve it.
+    let open = !is_daemon(process) && has_open(process, device);
     open.then(|| format!("an open file of {}", named(process)))
+}
+
+fn is_daemon(process: &Path) -> bool {
+    fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "rbd-nbd")
+}
+
+fn has_open(process: &Path, device: &Path) -> bool {
+    let mut files = entries(process.join("fd")).into_iter();
+    files.any(|fd| fs::read_link(fd).is_ok_and(|target| target == device))
 }
 
 /// `process 1234 (name)`

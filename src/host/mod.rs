@@ -1,5 +1,6 @@
 //! What the driver needs of its machine: programs and mounts. One trait, four verbs; `linux` is the real one. Beside it,
-//! what is asked of the kernel without it (`holders`, `kernel`, `cgroup`), and `files`, which are whole at any instant.
+//! what is asked of the kernel without it (`holders`, `kernel`, `cgroup`), `files`, which are whole at any instant, and a
+//! `shelter` for daemons.
 
 pub(crate) mod cgroup;
 pub(crate) mod files;
@@ -10,6 +11,7 @@ pub(crate) mod killing;
 pub(crate) mod linux;
 pub(crate) mod mountinfo;
 mod progress;
+pub(crate) mod shelter;
 
 use std::fs::File;
 use std::io;

@@ -14,13 +14,14 @@ use super::{ExpandVolume, Kind, Node, find, kind, stage};
 impl Node {
     /// Answers the size of the volume in bytes.
     pub(crate) async fn expand(&self, request: &ExpandVolume) -> Result<u64> {
-        let volume = &request.volume;
+        let volume = &request.target.volume;
         let mounts = self.host.mounts()?;
         let found = find(&mounts, volume, &request.path)?.staged;
         let told = request.staging.as_ref().map(|staging| stage::place(staging, volume));
         let staged =
             mounts.iter().find(|mount| told.as_ref() == Some(&mount.target) && mount.same_source(found));
         let staged = staged.unwrap_or(found);
+        self.serve(&request.target, None, request.size.required).await?;
         let size = self.backend.refresh(&self.image(volume, staged).await?).await?;
         if request.size.required > size {
             // Not OUT_OF_RANGE: kubelet gives up what it takes for infeasible, and this passes.

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::backend::{Ailment, Image, Severity, Stashed};
+use crate::backend::{Ailment, Severity, Stashed};
 use crate::error::{Error, Result};
 use crate::host::Mount;
 
 use super::device::{SYS, device_exists, ext4_errors, number};
-use super::stash::{self, Found};
+use super::stash;
 use super::{Kind, Node, is_staged, kind};
 
 impl Node {
@@ -19,24 +19,27 @@ impl Node {
             .find(|mount| is_staged(mount, volume))
             .ok_or_else(|| Error::NotFound(format!("volume {volume} is not staged on this node")))?;
         let mut found = ailments(staged, Path::new(SYS));
-        if let Some(image) = image_of(staged) {
-            found.extend(self.backend.image_health(&image));
+        if let Some(stashed) = stash::beside(staged) {
+            found.extend(self.backend.image_health(&stashed.image));
+            found.extend((!self.backend.is_served(&stashed)).then(|| unserved(&stashed)));
         }
         Ok(found)
     }
 
     /// Why nothing can be written through what is staged any more, if so.
     pub(super) fn lost(&self, staged: &Mount) -> Option<String> {
-        Some(self.backend.lost(&image_of(staged)?)?.message)
+        Some(self.backend.lost(&stash::beside(staged)?.image)?.message)
     }
 }
 
-/// Whatever else a stash may be is for unstage to deal with.
-fn image_of(staged: &Mount) -> Option<Image> {
-    match stash::read(staged.target.parent()?) {
-        Ok(Found::Stashed(Stashed { image, .. })) => Some(image),
-        _ => None,
-    }
+fn unserved(Stashed { image, mapping }: &Stashed) -> Ailment {
+    let message = format!(
+        "no rbd-nbd serves {} of image {image} any more, and who uses it waits, with an I/O error at the end: a new one \
+         begins with the next call that carries a credential, or by rbd.credential of the cluster configuration; else \
+         end the pods that use the volume",
+        mapping.device
+    );
+    Ailment { severity: Severity::Inaccessible, reason: "DeviceWithoutDaemon", message }
 }
 
 fn ailments(staged: &Mount, sys: &Path) -> Vec<Ailment> {

@@ -1,6 +1,7 @@
 //! What a node does with a volume: stage, publish, expand, stats, health, and the way back. No gRPC here. Each step looks
 //! before it acts, so that a call repeated after a kill at any point goes on from there.
 
+mod daemon;
 mod device;
 mod expand;
 mod health;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use crate::backend::{Ailment, Backend, Capability, Offer, Segments, SizeRange, Target};
 use crate::error::{Error, Result};
 use crate::host::{Host, Mount, holders};
+use crate::id::VolumeId;
 
 pub(crate) use stats::Usage;
 
@@ -42,7 +44,7 @@ pub(crate) struct StageVolume {
 }
 
 pub(crate) struct PublishVolume {
-    pub(crate) volume: String,
+    pub(crate) target: Target,
     pub(crate) staging: PathBuf,
     pub(crate) path: PathBuf,
     pub(crate) capability: Capability,
@@ -50,7 +52,7 @@ pub(crate) struct PublishVolume {
 }
 
 pub(crate) struct ExpandVolume {
-    pub(crate) volume: String,
+    pub(crate) target: Target,
     /// Where it is published or staged.
     pub(crate) path: PathBuf,
     /// Older COs do not tell it.
@@ -111,6 +113,11 @@ impl Node {
         }
         remove(path)
     }
+}
+
+/// One for each volume, the same for both services of one process.
+pub(crate) fn lock(volume: &str) -> String {
+    VolumeId::parse(volume).map_or_else(|_| volume.to_owned(), |id| id.uuid.to_string())
 }
 
 /// Where a volume shows.

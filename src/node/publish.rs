@@ -13,28 +13,30 @@ use super::{Node, PublishVolume, make_mount_point, remove, resolved};
 
 impl Node {
     pub(crate) async fn publish(&self, request: &PublishVolume) -> Result<()> {
-        let (source, target) = (place(&request.staging, &request.volume), resolved(&request.path));
+        let volume = &request.target.volume;
+        let (source, target) = (place(&request.staging, volume), resolved(&request.path));
         let mounts = self.host.mounts()?;
         let staged = mounts.iter().rfind(|mount| mount.target == source).ok_or_else(|| {
             Error::Precondition(format!(
                 "volume {} is not staged at {}: stage it first",
-                request.volume,
+                volume,
                 source.display()
             ))
         })?;
         if let Some(gone) = gone(staged, Path::new(SYS)) {
-            return Err(Error::Precondition(format!("volume {}: {gone}", request.volume)));
+            return Err(Error::Precondition(format!("volume {}: {gone}", request.target.volume)));
         }
+        self.serve(&request.target, Some(request.capability.mode), 0).await?;
         let read_only = request.read_only || request.capability.mode.read_only();
         let block = fits(request, staged, &source, read_only)?;
         if let Some(there) = mounts.iter().rfind(|mount| mount.target == target) {
             return same_publish(request, staged, there, read_only);
         }
-        let elsewhere = published(&mounts, staged, &request.volume);
+        let elsewhere = published(&mounts, staged, volume);
         if let Some(other) = elsewhere.filter(|_| request.capability.mode.single_target()) {
             return Err(Error::Precondition(format!(
                 "volume {} is published at {} and its access mode allows one target: unpublish it there",
-                request.volume,
+                request.target.volume,
                 other.display()
             )));
         }
@@ -66,7 +68,7 @@ fn fits(request: &PublishVolume, staged: &Mount, source: &Path, read_only: bool)
     if block == source.is_dir() {
         return Err(Error::Precondition(format!(
             "volume {} is staged as a {}: publish it as one",
-            request.volume,
+            request.target.volume,
             if block { "filesystem" } else { "block device" }
         )));
     }
@@ -74,13 +76,13 @@ fn fits(request: &PublishVolume, staged: &Mount, source: &Path, read_only: bool)
     {
         return Err(Error::Precondition(format!(
             "volume {} is attached read-write, and a read-only block volume needs a read-only device: use a read-only access mode",
-            request.volume
+            request.target.volume
         )));
     }
     if !block && !read_only && staged.read_only() {
         return Err(Error::Precondition(format!(
             "volume {} is staged read-only: publish it read-only",
-            request.volume
+            request.target.volume
         )));
     }
     Ok(block)
@@ -95,7 +97,7 @@ fn same_publish(request: &PublishVolume, staged: &Mount, there: &Mount, read_onl
     Err(Error::Conflict(format!(
         "{} already shows something else than volume {} {}: {} from {}, {}",
         there.target.display(),
-        request.volume,
+        request.target.volume,
         if read_only { "read-only" } else { "read-write" },
         there.root.display(),
         there.source.display(),

@@ -25,7 +25,7 @@ impl Node {
         let place = place(&request.staging, &request.target.volume);
         let mounts = self.host.mounts()?;
         if let Some(mount) = mounts.iter().rfind(|mount| mount.target == place) {
-            if self.serves(request, &mounts, mount, &place).await? {
+            if self.is_in_place(request, &mounts, mount, &place).await? {
                 return Ok(());
             }
             tracing::warn!(place = %place.display(), "the device behind this mount is gone or useless: it is staged anew");
@@ -69,6 +69,11 @@ impl Node {
             )));
         }
         let shown = staged.and_then(Mount::device_path);
+        if staged.is_some()
+            && let Err(error) = self.serve_by_configuration(volume).await
+        {
+            tracing::error!(volume, "what its pods wrote last may be lost: {}", chain(&error));
+        }
         self.clear(&replay::place(staging)).await?;
         self.clear(&place).await?;
         // What is staged at another path keeps its device: this may be the way back from a stage that was refused.
@@ -112,7 +117,7 @@ impl Node {
     }
 
     /// Whether what is staged already can stay.
-    async fn serves(
+    async fn is_in_place(
         &self,
         request: &StageVolume,
         mounts: &[Mount],
@@ -122,6 +127,7 @@ impl Node {
         if gone(mount, Path::new(SYS)).is_some() {
             return Ok(false);
         }
+        self.serve(&request.target, Some(request.capability.mode), 0).await?;
         self.same_use(request, mount, place).await?;
         let published = published(mounts, mount, &request.target.volume).is_some();
         match self.lost(mount) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{Image, Mapping, Stashed};
 use crate::error::{Error, Result};
-use crate::host::files;
+use crate::host::{Mount, files};
 
 const FILE: &str = "image-meta.json";
 
@@ -43,6 +43,9 @@ struct Stash {
     log_dir: String,
     #[serde(rename = "logFileStrategy", default)]
     log_strategy: String,
+    /// Ours, not ceph-csi's, which does not mind it.
+    #[serde(rename = "mapOptions", default, skip_serializing_if = "String::is_empty")]
+    map_options: String,
 }
 
 pub(super) fn write(staging: &Path, image: &Image, mapping: &Mapping) -> Result<()> {
@@ -58,6 +61,7 @@ pub(super) fn write(staging: &Path, image: &Image, mapping: &Mapping) -> Result<
         device: mapping.device,
         log_dir: mapping.log_dir,
         log_strategy: mapping.log_strategy,
+        map_options: mapping.map_options,
     };
     let failed = |error| Error::internal(format!("writing {}", staging.join(FILE).display()), error);
     let text = serde_json::to_vec(&stash).map_err(|error| failed(io::Error::other(error)))?;
@@ -86,6 +90,14 @@ pub(super) fn read(staging: &Path) -> Result<Found> {
     })
 }
 
+/// Of a staged mount. Whatever else a stash may be is for unstage to deal with.
+pub(super) fn beside(staged: &Mount) -> Option<Stashed> {
+    match read(staged.target.parent()?) {
+        Ok(Found::Stashed(stashed)) => Some(stashed),
+        _ => None,
+    }
+}
+
 impl Stash {
     fn into_stashed(self) -> Stashed {
         let image = Image { pool: self.pool, namespace: self.namespace, name: self.image };
@@ -95,6 +107,7 @@ impl Stash {
             unmap_options: self.unmap_options,
             log_dir: self.log_dir,
             log_strategy: self.log_strategy,
+            map_options: self.map_options,
         };
         Stashed { image, mapping }
     }
@@ -138,6 +151,7 @@ mod tests {
             unmap_options: "u".to_owned(),
             log_dir: "/l".to_owned(),
             log_strategy: "compress".to_owned(),
+            map_options: String::new(),
         }
     }
 
@@ -150,6 +164,12 @@ mod tests {
         let text = fs::read_to_string(folder.path().join(FILE)).expect("text");
         let expected = r#"{"Version":3,"pool":"p","radosNamespace":"n","image":"i","unmapOptions":"u","accessType":true,"encrypted":false,"device":"/dev/nbd0","logDir":"/l","logFileStrategy":"compress"}"#;
         assert_eq!(text, expected);
+        let mapping = Mapping { map_options: "nbd:notrim".to_owned(), ..by_nbd() };
+        write(folder.path(), &image("n"), &mapping).expect("written");
+        assert_eq!(
+            read(folder.path()).expect("read"),
+            Found::Stashed(Stashed { image: image("n"), mapping })
+        );
         remove(folder.path()).expect("removed");
         assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 0);
     }

@@ -53,7 +53,7 @@ impl Life {
             capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             staging_target_path: self.staging.display().to_string(),
             volume_capability: Some(self.capability.clone()),
-            ..Default::default()
+            secrets: self.secrets.clone(),
         };
         Ok(driver.node().node_expand_volume(request).await?.into_inner().capacity_bytes)
     }

@@ -12,6 +12,7 @@ mod volume;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,6 +89,7 @@ pub(crate) struct Rbd {
     nbd_help: OnceCell<String>,
     /// None: no client is shut out of the cluster.
     fencing: Option<Fencing>,
+    told_of_no_shelter: AtomicBool,
 }
 
 impl Rbd {
@@ -138,6 +140,7 @@ impl Rbd {
             labels: None,
             nbd_help: OnceCell::new(),
             fencing: None,
+            told_of_no_shelter: AtomicBool::new(false),
         }
     }
 
@@ -297,6 +300,14 @@ impl Backend for Rbd {
 
     async fn attached(&self, volume: &str) -> Result<Vec<Stashed>> {
         self.attached_images(volume).await
+    }
+
+    fn is_served(&self, stashed: &Stashed) -> bool {
+        attach::daemons::has_daemon(&stashed.mapping)
+    }
+
+    async fn serve(&self, request: &Attach, stashed: &Stashed, size: u64) -> Result<()> {
+        self.serve_device(request, stashed, size).await
     }
 
     async fn refresh(&self, image: &Image) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! The messages of the Node service.
 
-use crate::backend::{Ailment, Segments, Target};
+use crate::backend::{Ailment, Parameters, Segments, Target};
 use crate::cluster::Secrets;
 use crate::csi::proto;
 use crate::error::{Error, Result};
@@ -21,9 +21,9 @@ pub(crate) fn stage(request: proto::NodeStageVolumeRequest) -> Result<StageVolum
     Ok(StageVolume { target, staging, capability })
 }
 
-pub(crate) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<PublishVolume> {
+pub(crate) fn publish(request: proto::NodePublishVolumeRequest) -> Result<PublishVolume> {
     let volume = handle(&request.volume_id)?;
-    let target = path("target_path", &request.target_path)?;
+    let shown = path("target_path", &request.target_path)?;
     let capability = capability::one(request.volume_capability.as_ref())?;
     if request.staging_target_path.is_empty() {
         return Err(Error::Precondition(
@@ -31,14 +31,17 @@ pub(crate) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
         ));
     }
     let staging = path("staging_target_path", &request.staging_target_path)?;
-    Ok(PublishVolume { volume, staging, path: target, capability, read_only: request.readonly })
+    let (context, secrets) = (request.volume_context, Secrets::new(request.secrets));
+    let target = Target { volume, context, secrets };
+    Ok(PublishVolume { target, staging, path: shown, capability, read_only: request.readonly })
 }
 
 /// Any path is looked for, as in NodeGetVolumeStats: COs send where the volume is published, or where it is staged.
-pub(crate) fn expand(request: &proto::NodeExpandVolumeRequest) -> Result<ExpandVolume> {
+pub(crate) fn expand(request: proto::NodeExpandVolumeRequest) -> Result<ExpandVolume> {
     let staging = Some(&request.staging_target_path).filter(|path| !path.is_empty());
+    let (volume, secrets) = (handle(&request.volume_id)?, Secrets::new(request.secrets));
     Ok(ExpandVolume {
-        volume: handle(&request.volume_id)?,
+        target: Target { volume, context: Parameters::new(), secrets },
         path: volume_path(&request.volume_path)?,
         staging: staging.map(Into::into),
         size: size_range(request.capacity_range)?,
@@ -90,7 +93,7 @@ mod tests {
         let check = |id: &str, path: &str| {
             let (volume_id, volume_path) = (id.to_owned(), path.to_owned());
             let request = proto::NodeExpandVolumeRequest { volume_id, volume_path, ..Default::default() };
-            expand(&request).map_err(|error| error.code())
+            expand(request).map_err(|error| error.code())
         };
         let expand = check("v", "some/path").expect("an odd path");
         assert_eq!((expand.path.as_path(), expand.staging), (Path::new("some/path"), None));

@@ -4,10 +4,12 @@
 mod machine;
 mod node;
 
+mod daemons;
 mod fencing;
 mod growth;
 mod kills;
 mod lives;
+mod nbd;
 mod needs;
 mod readers;
 mod restores;

@@ -66,8 +66,10 @@ impl Rbd {
             Some(id) => name.ends_with(&id.uuid.to_string()),
             None => name == volume,
         };
-        let devices = self.devices().await?.into_iter().filter(|device| ours(&device.name));
-        Ok(devices.map(stashed).collect())
+        let name = id.as_ref().map_or_else(|| volume.to_owned(), VolumeId::default_image);
+        let left = self.left_behind(volume, &Image { pool: String::new(), namespace: String::new(), name });
+        let devices = self.devices().await?.into_iter().chain(left);
+        Ok(devices.filter(|device| ours(&device.name)).map(stashed).collect())
     }
 
     /// By krbd or by rbd-nbd, as the volume wants it.
@@ -119,7 +121,9 @@ impl Rbd {
         }
         let mapped = cli.map_by_nbd(image, &options, read_only, log.as_deref()).await;
         let path = mapped.map_err(|error| not_mapped_by_nbd(image, error))?;
-        Ok(device(image, path, Client::Nbd))
+        let device = device(image, path, Client::Nbd);
+        self.shelter(&device).await;
+        Ok(device)
     }
 
     /// The options that let krbd read from what is near this node, as far as that is known.
@@ -133,7 +137,7 @@ impl Rbd {
         mapping::nearby(access, wanted, &labels)
     }
 
-    async fn nbd_help(&self) -> Result<&str> {
+    pub(crate) async fn nbd_help(&self) -> Result<&str> {
         let help = self.nbd_help.get_or_try_init(async || {
             let output = self.host.run(Cmd::new("rbd-nbd", ["--help"])).await.map_err(|error| {
                 Error::Precondition(format!(
@@ -154,8 +158,10 @@ impl Rbd {
             )));
         }
         let devices = krbd.into_iter().chain(nbd.into_iter().flatten());
+        let left = self.left_behind(request.volume, image);
         let (kept, gone): (Vec<_>, Vec<_>) = devices
             .filter(|device| shows(device, image))
+            .chain(left)
             .partition(|device| request.kept.iter().any(|kept| kept == Path::new(&device.path)));
         let mounts = self.host.mounts()?;
         for device in gone {

@@ -1,5 +1,6 @@
 //! The node's side of an image: which one a request means, and mapping it with one writer proved.
 
+pub(crate) mod daemons;
 pub(crate) mod devices;
 mod refused;
 pub(crate) mod replay;
@@ -64,22 +65,30 @@ impl Rbd {
         let meta = meta
             .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
         let purpose = Purpose::of(request, &meta);
-        let local = self.usable(request, &wanted, local_device(image, &devices)?, purpose).await?;
+        let served = local_device(image, &devices)?;
+        let left = if served.is_some() { None } else { self.one_left_behind(request)? };
+        let local = self.usable(request, &wanted, served, purpose).await?;
+        let left = self.usable(request, &wanted, left, purpose).await?;
         let mirrors = self.mirrors(&cli, image).await?;
-        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors };
+        let anew = left.is_some();
+        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors, anew };
         writer.alone_before(local.as_ref().map(|device| device.path.as_str())).await?;
         let before = writer.seen_before(&wanted, local.as_ref()).await?;
         if purpose == Purpose::Write {
             self.forget_replay(&cli, request, &meta).await?;
         }
-        let device = match &local {
-            Some(device) => device.clone(),
-            None => self.map(&cli, request, &wanted, purpose == Purpose::Read).await?,
+        let read_only = purpose == Purpose::Read;
+        let device = match (&local, &left) {
+            (Some(device), _) => device.clone(),
+            (None, Some(left)) => self.serve_anew(&cli, request, &wanted, left, read_only).await?,
+            (None, None) => self.map(&cli, request, &wanted, read_only).await?,
         };
         let mapping = Mapping { device: device.path.clone(), ..wanted.mapping(device.client()) };
         let proved = writer.alone_after(&device.path, before.as_deref()).await;
-        if let (Err(_), None) = (&proved, &local) {
-            self.unmap(image, &device, &mapping).await?;
+        match (&proved, &local) {
+            (Err(_), None) if anew => self.let_go(&device.path).await?,
+            (Err(_), None) => self.unmap(image, &device, &mapping).await?,
+            _ => {}
         }
         proved?;
         if purpose == Purpose::Replay && self.was_replayed(&cli, request).await? {
@@ -101,6 +110,10 @@ impl Rbd {
         })
     }
 
+    fn one_left_behind(&self, request: &Attach) -> Result<Option<Device>> {
+        local_device(&request.image, &self.left_behind(&request.target.volume, &request.image))
+    }
+
     /// `mirrorDaemonCount` is the cluster's; it counts for images that are mirrored, and is asked for only then.
     pub(crate) async fn mirrors(&self, cli: &Cli<'_>, image: &Image) -> Result<usize> {
         let daemons = cli.access.mirror_daemons;
@@ -119,6 +132,8 @@ struct Writer<'a> {
     purpose: Purpose,
     /// Watchers that rbd-mirror may hold.
     mirrors: usize,
+    /// The device is to get a new daemon: the client recorded for this node is dead.
+    anew: bool,
 }
 
 impl Writer<'_> {
@@ -227,8 +242,13 @@ impl Writer<'_> {
 
     async fn watchers(&self, fine: impl Fn(&[Watcher]) -> bool) -> Result<Vec<Watcher>> {
         let image = &self.request.image;
-        let watchers = settled_watchers(self.cli, image, fine).await?;
-        watchers.ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))
+        let living = |watchers: &[Watcher]| -> Vec<Watcher> {
+            let dead = self.recorded().filter(|_| self.anew);
+            watchers.iter().filter(|watcher| dead != Some(&watcher.address)).cloned().collect()
+        };
+        let watchers = settled_watchers(self.cli, image, |watchers| fine(&living(watchers))).await?;
+        let watchers = watchers.ok_or_else(|| Error::NotFound(format!("image {image} does not exist")))?;
+        Ok(living(&watchers))
     }
 
     fn nobody(&self, others: &[Watcher]) -> bool {
@@ -243,8 +263,16 @@ impl Writer<'_> {
             Purpose::Replay => false,
             Purpose::Write => {
                 matches!(self.request.mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter)
+                    || (self.anew && self.was_given_to_many())
             }
         }
+    }
+
+    /// Who begins a daemon anew may not be told the access mode.
+    fn was_given_to_many(&self) -> bool {
+        let Ok(id) = VolumeId::parse(&self.request.target.volume) else { return false };
+        let records = meta::published(self.meta, id.uuid);
+        records.iter().any(|record| record.node == self.request.node && record.multi_node)
     }
 }
 

@@ -28,10 +28,31 @@ impl Cli<'_> {
         read_only: bool,
         log: Option<&str>,
     ) -> Result<String, CmdError> {
-        let mut args = map_args("nbd", image, options, read_only);
+        self.run_nbd(map_args("nbd", image, options, read_only), log).await
+    }
+
+    async fn run_nbd(&self, mut args: Vec<String>, log: Option<&str>) -> Result<String, CmdError> {
         args.extend(log.map(|log| format!("--log-file={log}")));
         args.extend(self.connection().into_iter().filter(|arg| !arg.starts_with("--rados_")));
         self.run_mapping(args).await
+    }
+
+    /// Lets a new daemon of rbd-nbd serve a device that has lost its own. The cookie says that the device is this image's,
+    /// and `rbd` takes it apart from the other options.
+    pub(crate) async fn serve_by_nbd(
+        &self,
+        image: &Image,
+        device: &str,
+        cookie: &str,
+        options: &str,
+        read_only: bool,
+        log: Option<&str>,
+    ) -> Result<String, CmdError> {
+        let options: Vec<&str> = options.split(',').filter(|option| !option.starts_with("cookie=")).collect();
+        let mut args = map_args("nbd", image, &options.join(","), read_only);
+        args.splice(..1, ["device", "attach"].map(str::to_owned));
+        args.extend(["--device", device, "--cookie", cookie].map(str::to_owned));
+        self.run_nbd(args, log).await
     }
 
     /// In the network namespace that the cluster is reached from, where the configuration names one. Never run twice.

@@ -68,7 +68,21 @@ impl Wanted {
         let log_dir = if self.log_dir.is_empty() { usual } else { &self.log_dir };
         let log_strategy = if log_dir.is_empty() { "" } else { &self.log_strategy };
         let (log_dir, log_strategy) = (log_dir.to_owned(), log_strategy.to_owned());
-        Mapping { nbd: true, unmap_options, log_dir, log_strategy, ..Mapping::default() }
+        let given = self.map.nbd.join(",");
+        let map_options = if given.is_empty() { given } else { format!("nbd:{given}") };
+        Mapping { nbd: true, unmap_options, map_options, log_dir, log_strategy, ..Mapping::default() }
+    }
+
+    /// Of a device whose StorageClass is not told: what the stash says of how it was mapped.
+    pub(crate) fn of_mapping(mapping: &Mapping) -> Parameters {
+        let mounter = if mapping.nbd { "rbd-nbd" } else { "" };
+        let told = [
+            ("mounter", mounter),
+            ("mapOptions", &mapping.map_options),
+            ("cephLogDir", &mapping.log_dir),
+            ("cephLogStrategy", &mapping.log_strategy),
+        ];
+        told.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
     /// What the user gives wins over what is derived. `noudev`: in a container `rbd map` waits for udev for ever.

@@ -61,6 +61,16 @@ fn the_stash_is_told_the_options_of_the_client_that_maps() {
 }
 
 #[test]
+fn a_new_daemon_gets_the_options_of_the_one_before() {
+    for options in ["", "krbd:crc;nbd:io-timeout=9,rbd_cache=false"] {
+        let told = wanted(&[("mounter", "rbd-nbd"), ("mapOptions", options), ("cephLogDir", "/log")]);
+        let again = Wanted::of_context(&Wanted::of_mapping(&told.mapping(Client::Nbd))).expect("taken");
+        assert_eq!(again.nbd_options("v", HELP_18), told.nbd_options("v", HELP_18));
+        assert_eq!(again.mapping(Client::Nbd), told.mapping(Client::Nbd));
+    }
+}
+
+#[test]
 fn what_cannot_be_meant_is_refused() {
     for (name, value) in [
         ("mounter", "nbd"),
