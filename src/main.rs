@@ -1,10 +1,10 @@
 //! ceph-rbd-csi: a CSI driver for Ceph RBD, or for the disk of one node; one daemon for the controller and the node.
 //!
-//! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `keys`: passphrases; `error`: the one error; `metrics`: what is counted
+//! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `keys`: passphrases and their stores; `error`: the one error; `metrics`: what is counted
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
-//! - `labels`: what the Node object says of where this node is
+//! - `labels`: what the Node object says of where this node is; `kubernetes`: one question to its API
 //! - `ops`: work that outlives its caller, under locks
-//! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems
+//! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems; `luks`: encrypted devices
 //! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command; `backend::local`: files of this node
 //! - `host`: the machine: programs, mounts, who holds a device, files that are whole at any instant
 //!
@@ -20,7 +20,9 @@ mod fs;
 mod host;
 mod id;
 mod keys;
+mod kubernetes;
 mod labels;
+mod luks;
 mod metrics;
 mod node;
 mod ops;
@@ -47,6 +49,7 @@ use csi::{Controller, Identity, NodeService, SnapshotMetadata};
 use host::kernel::{Kernel, Module};
 use host::linux::{self, Linux};
 use host::{Host, cgroup};
+use keys::KeyStores;
 use labels::NodeLabels;
 use metrics::METRICS;
 use node::Node;
@@ -150,6 +153,7 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
         let rbd = Rbd::new(
             host.clone(),
             Clusters::new(config.clusters.clone()),
+            KeyStores::new(config.key_stores.clone(), config.kubernetes.clone()),
             config.instance_id.clone(),
             config.cluster_name.clone(),
             config.command_timeout,

@@ -150,7 +150,7 @@ fn bullet(start: &str) -> BTreeSet<String> {
 /// The first strings of the entries of `const NAME: … = &[…];`
 fn list(source: &str, name: &str) -> BTreeSet<String> {
     let text = source.split_once(&format!("const {name}: ")).unwrap_or_else(|| panic!("no list {name}")).1;
-    let text = between(text, "= &[", "];").unwrap_or_else(|| panic!("{name} is no list"));
+    let text = between(text, "=", "];").unwrap_or_else(|| panic!("{name} is no list"));
     text.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, top to bottom: a module imports from those below its own, and from the services.
-const LAYERS: &[&str] = &["main", "server", "authority", "csi", "node", "backend", "fs", "ops", "host"];
+const LAYERS: &[&str] =
+    &["main", "server", "authority", "csi", "node", "backend", "fs", "luks", "ops", "host"];
 /// Modules that serve every layer, in the order in which they may use each other: later ones know no earlier one.
-const SERVICES: &[&str] = &["labels", "config", "cluster", "keys", "id", "error", "metrics"];
+const SERVICES: &[&str] = &["labels", "cluster", "keys", "kubernetes", "config", "id", "error", "metrics"];
 /// Where gRPC types may be named. Below, nothing knows that it is asked over a wire.
 const WIRE: &[&str] = &["main.rs", "server.rs", "authority.rs", "error.rs", "csi/"];
 /// The one folder that starts programs and mounts.

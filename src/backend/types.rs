@@ -347,6 +347,15 @@ pub(crate) enum Shown {
     Directory(PathBuf),
 }
 
+impl Shown {
+    pub(crate) fn device(&self) -> Option<&Path> {
+        match self {
+            Self::Device(device) => Some(device),
+            Self::Directory(_) => None,
+        }
+    }
+}
+
 /// How far the driver's own formatting of a volume has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

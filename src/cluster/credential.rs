@@ -9,6 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::keys::Passphrase;
 
 /// The secrets of a request. No `Debug`, no `Display`: they cannot be printed.
 #[derive(Clone, Default)]
@@ -21,6 +22,12 @@ impl Secrets {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Of encrypted volumes: `encryptionPassphrase`. An empty one is none.
+    pub(crate) fn encryption_passphrase(&self) -> Option<Passphrase> {
+        let text = self.0.get("encryptionPassphrase").filter(|text| !text.is_empty())?;
+        Some(Passphrase::new(text.as_bytes().to_vec()))
     }
 
     /// User and key: `userID`/`userKey`, the older `adminID`/`adminKey`, or the in-tree `adminId`/`key`.

@@ -63,6 +63,9 @@ pub(crate) struct Flags {
     /// Cluster configuration: clusterID to monitors, in ceph-csi's format
     #[arg(long, default_value = "/etc/ceph-csi-config/config.json")]
     config: PathBuf,
+    /// Key stores of encrypted volumes: id to kind, in ceph-csi's format
+    #[arg(long, default_value = "/etc/ceph-csi-encryption-kms-config/config.json")]
+    kms_config: PathBuf,
     /// Tells several drivers on one Ceph cluster apart; part of every derived image name
     #[arg(long, default_value = "default")]
     instanceid: String,
@@ -87,7 +90,7 @@ pub(crate) struct Flags {
     /// Labels of the Node object that say where this node is, [prefix/]name[=value]; one with a value is not read there
     #[arg(long, default_value = "", hide_default_value = true)]
     domainlabels: String,
-    /// The Kubernetes API, where labels are read
+    /// The Kubernetes API, where labels and Secrets of key stores are read
     #[arg(long, env, default_value = "", hide_default_value = true)]
     kubernetes_service_host: String,
     /// Its port
@@ -144,6 +147,7 @@ pub(crate) struct Config {
     pub(crate) driver_name: String,
     pub(crate) node_id: String,
     pub(crate) clusters: PathBuf,
+    pub(crate) key_stores: PathBuf,
     pub(crate) instance_id: String,
     pub(crate) cluster_name: String,
     pub(crate) max_rbd_processes: usize,
@@ -229,6 +233,7 @@ impl Flags {
             driver_name,
             node_id: self.nodeid,
             clusters: self.config,
+            key_stores: self.kms_config,
             instance_id: self.instanceid,
             cluster_name: self.clustername,
             max_rbd_processes: self.max_rbd_processes.into(),

@@ -42,12 +42,13 @@ fn find(device: &Path) -> BTreeSet<String> {
 }
 
 fn stacked(number: &str) -> BTreeSet<String> {
+    let name = |holder: &PathBuf| {
+        let kernel = holder.file_name()?.to_string_lossy().into_owned();
+        let mapper = fs::read_to_string(holder.join("dm/name"));
+        Some(mapper.map_or(kernel.clone(), |name| format!("{kernel} ({})", name.trim())))
+    };
     let holders = entries(format!("/sys/dev/block/{number}/holders"));
-    holders
-        .iter()
-        .filter_map(|path| path.file_name())
-        .map(|name| format!("device {}", name.to_string_lossy()))
-        .collect()
+    holders.iter().filter_map(name).map(|name| format!("device {name}")).collect()
 }
 
 /// kubelet holds a block volume by a loop device of its own.

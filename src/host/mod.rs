@@ -1,6 +1,6 @@
 //! What the driver needs of its machine: programs and mounts. One trait, four verbs; `linux` is the real one. Beside it,
-//! what is asked of the kernel without it (`holders`, `kernel`, `cgroup`), `files`, which are whole at any instant, and a
-//! `shelter` for daemons.
+//! what is asked of the kernel without it (`holders`, `mapper`, `kernel`, `cgroup`), `files`, which are whole at any instant,
+//! and a `shelter` for daemons.
 
 pub(crate) mod cgroup;
 pub(crate) mod files;
@@ -9,10 +9,12 @@ pub(crate) mod kernel;
 #[cfg(debug_assertions)]
 pub(crate) mod killing;
 pub(crate) mod linux;
+pub(crate) mod mapper;
 pub(crate) mod mountinfo;
 mod progress;
 pub(crate) mod shelter;
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,7 +41,7 @@ pub(crate) trait Host: Send + Sync {
 }
 
 /// A program to run.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Cmd {
     pub(crate) program: &'static str,
     pub(crate) args: Vec<String>,
@@ -48,12 +50,33 @@ pub(crate) struct Cmd {
     pub(crate) deadline: Option<Duration>,
     /// Takes what the program prints, from its beginning on, however much it is; None: memory does, with a cap.
     pub(crate) stdout: Option<Arc<File>>,
+    hidden_value: bool,
 }
 
 impl Cmd {
     pub(crate) fn new<S: Into<String>>(program: &'static str, args: impl IntoIterator<Item = S>) -> Self {
         let args = args.into_iter().map(Into::into).collect();
-        Self { program, args, stdin: Vec::new(), slot: Slot::Free, deadline: None, stdout: None }
+        Self {
+            program,
+            args,
+            stdin: Vec::new(),
+            slot: Slot::Free,
+            deadline: None,
+            stdout: None,
+            hidden_value: false,
+        }
+    }
+
+    /// What stands behind `--` is not for a log: it may be a sealed key.
+    pub(crate) fn with_hidden_value(mut self) -> Self {
+        self.hidden_value = true;
+        self
+    }
+
+    /// The arguments for a log.
+    pub(crate) fn told(&self) -> &[String] {
+        let value = self.args.iter().position(|arg| self.hidden_value && arg == "--");
+        &self.args[..value.unwrap_or(self.args.len())]
     }
 
     pub(crate) fn slot(mut self, slot: Slot) -> Self {
@@ -77,13 +100,21 @@ impl Cmd {
         self
     }
 
-    /// What `rbd` or `rados` is asked to do. What other programs are given are paths.
+    /// What `rbd`, `rados` or `cryptsetup` is asked to do. What other programs are given are paths.
     pub(crate) fn verb(&self) -> String {
         match (self.program, self.args.as_slice()) {
             ("rbd", [kind, what, ..]) if TWO_WORDS.contains(&kind.as_str()) => format!("{kind} {what}"),
-            ("rbd" | "rados", [verb, ..]) => verb.clone(),
+            ("cryptsetup", [quiet, verb, ..]) if quiet == "-q" => verb.clone(),
+            ("rbd" | "rados" | "cryptsetup", [verb, ..]) => verb.clone(),
             _ => String::new(),
         }
+    }
+}
+
+/// Without its stdin, which may be a passphrase.
+impl fmt::Debug for Cmd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.program, self.args)
     }
 }
 
@@ -163,4 +194,15 @@ pub(crate) enum MountCall {
 /// A device as the kernel's own files name it: `major:minor`.
 pub(crate) fn device_number(device: dev_t) -> String {
     format!("{}:{}", major(device), minor(device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_is_fed_is_not_printed() {
+        let cmd = Cmd::new("cryptsetup", ["luksOpen"]).stdin(b"secret".to_vec());
+        assert_eq!(format!("{cmd:?}"), r#"cryptsetup ["luksOpen"]"#);
+    }
 }

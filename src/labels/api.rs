@@ -1,24 +1,13 @@
-//! One question to the Kubernetes API: the labels of a Node object. A client library of Kubernetes would be larger than
-//! the rest of the driver.
+//! The labels of a Node object, from the Kubernetes API.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use ureq::http::Response;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
 
 use crate::config::Kubernetes;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Result};
+use crate::kubernetes::{self, Object};
 
-const DEADLINE: Duration = Duration::from_secs(10);
-/// A Node object with all its images, from an API that does not answer in part.
-const LARGEST: u64 = 8 << 20;
 /// The object without what it is made of: its status alone can be some 100 KB.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json";
 
@@ -33,113 +22,22 @@ struct Metadata {
     labels: BTreeMap<String, String>,
 }
 
-/// What the API answers when it refuses.
-#[derive(Default, Deserialize)]
-struct Refusal {
-    #[serde(default)]
-    message: String,
-}
-
-/// The labels of the node. Blocks, no longer than the deadline. Each failure may pass by itself or be mended.
+/// Blocks, no longer than a deadline. Each failure may pass by itself or be mended.
 pub(super) fn labels(node: &str, kubernetes: &Kubernetes) -> Result<BTreeMap<String, String>> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    if !node.bytes().all(plain) {
+    if !kubernetes::is_name(node) {
         return Err(Error::Precondition(format!(
             "--nodeid={node:?} is not the name of a Node object: give spec.nodeName"
         )));
     }
-    let host = &kubernetes.host;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-    let url = format!("https://{host}:{}/api/v1/nodes/{node}", kubernetes.port);
-    let token = file(kubernetes, "token")?;
-    let answer = agent(kubernetes)?
-        .get(&url)
-        .header("Authorization", format!("Bearer {}", token.trim()))
-        .header("Accept", METADATA)
-        .call();
-    let mut answer = answer.map_err(|error| unreachable(&url, kubernetes, &error))?;
-    if answer.status().as_u16() != 200 {
-        return Err(refused(&mut answer, node, kubernetes));
-    }
-    let node: Node = body(&mut answer).map_err(|what| {
-        Error::Precondition(format!("{url}: the answer is not what this driver knows: {what}"))
-    })?;
-    Ok(node.metadata.labels)
-}
-
-/// It trusts the cluster's own authority and no other, and goes there itself, whatever proxy the environment names.
-fn agent(kubernetes: &Kubernetes) -> Result<Agent> {
-    let authorities = authorities(kubernetes)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = TlsConfig::builder()
-        .root_certs(RootCerts::Specific(Arc::new(authorities)))
-        .unversioned_rustls_crypto_provider(provider)
-        .build();
-    let config = Agent::config_builder()
-        .https_only(true)
-        .proxy(None)
-        .max_redirects(0)
-        .http_status_as_error(false)
-        .timeout_global(Some(DEADLINE))
-        .user_agent(concat!("ceph-rbd-csi/", env!("CARGO_PKG_VERSION")))
-        .tls_config(tls)
-        .build();
-    Ok(config.new_agent())
-}
-
-/// Read anew each time: tokens are replaced every hour.
-fn file(kubernetes: &Kubernetes, name: &str) -> Result<String> {
-    let path = kubernetes.account.join(name);
-    fs::read_to_string(&path).map_err(|error| {
-        Error::Precondition(format!(
-            "{}: {error}: mount a service account into the pod, or name its folder by --service-account",
-            path.display()
-        ))
-    })
-}
-
-fn authorities(kubernetes: &Kubernetes) -> Result<Vec<Certificate<'static>>> {
-    let pem = file(kubernetes, "ca.crt")?;
-    let certificate = |item: Result<PemItem<'static>, ureq::Error>| match item {
-        Ok(PemItem::Certificate(certificate)) => Some(certificate),
-        _ => None,
-    };
-    Ok(parse_pem(pem.as_bytes()).filter_map(certificate).collect())
-}
-
-fn unreachable(url: &str, kubernetes: &Kubernetes, error: &ureq::Error) -> Error {
-    let of_tls =
-        |error: &io::Error| error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>()).is_some();
-    let what = match error {
-        ureq::Error::Io(error) if of_tls(error) => format!(
-            "the server is not the one that {} vouches for",
-            kubernetes.account.join("ca.crt").display()
+    let object = Object {
+        what: format!("Node {node:?}"),
+        path: format!("nodes/{node}"),
+        accept: METADATA,
+        needs: format!(
+            "its ClusterRole needs the rule apiGroups [\"\"], resources [\"nodes\"], resourceNames [] or [{node:?}], verbs \
+             [\"get\"]"
         ),
-        _ => "the Kubernetes API cannot be reached".to_owned(),
+        absent: "there is no such Node object: --nodeid has to be its name (spec.nodeName)".to_owned(),
     };
-    Error::Precondition(format!("{url}: {what}: {}", chain(error)))
-}
-
-fn refused(answer: &mut Response<Body>, node: &str, kubernetes: &Kubernetes) -> Error {
-    let status = answer.status();
-    let said = body::<Refusal>(answer).unwrap_or_default().message;
-    let what = match status.as_u16() {
-        401 => format!(
-            "the API does not know the token in {}: it is not of this cluster, or has expired",
-            kubernetes.account.join("token").display()
-        ),
-        403 => format!(
-            "the service account may not read it: its ClusterRole needs the rule apiGroups [\"\"], resources [\"nodes\"], \
-             resourceNames [] or [{node:?}], verbs [\"get\"]"
-        ),
-        404 => "there is no such Node object: --nodeid has to be its name (spec.nodeName)".to_owned(),
-        _ => "the API has no answer now".to_owned(),
-    };
-    Error::Precondition(format!("Node {node:?}: {what} ({status}: {said})"))
-}
-
-fn body<T: DeserializeOwned>(answer: &mut Response<Body>) -> Result<T, String> {
-    let text = answer.body_mut().with_config().limit(LARGEST).read_to_vec();
-    let text = text.map_err(|error| error.to_string())?;
-    serde_json::from_slice(&text).map_err(|error| error.to_string())
+    kubernetes::get(kubernetes, &object).map(|node: Node| node.metadata.labels)
 }

@@ -14,6 +14,7 @@ use crate::ops::{Operation, Ops};
 
 use super::device::{SYS, device_is_read_only, number};
 use super::stash;
+use super::unlock::attached_device;
 use super::{Kind, Node, is_staged, kind, lock};
 
 /// How often they are looked for.
@@ -78,7 +79,7 @@ impl Node {
 
 /// The devices that have a daemon: only beside their mounts a stash is looked for.
 fn is_of_nbd(mount: &Mount) -> bool {
-    mount.device_path().is_some_and(|device| device.to_string_lossy().starts_with("/dev/nbd"))
+    attached_device(mount).is_some_and(|device| device.to_string_lossy().starts_with("/dev/nbd"))
 }
 
 /// A volume of which nobody told more than its id.

@@ -30,11 +30,12 @@ impl Node {
                 request.size.required
             )));
         }
+        let opened = self.grow_opened(volume).await?;
         match kind(staged) {
             Kind::Filesystem => self.grow_staged(volume, staged).await?,
             Kind::Block | Kind::Directory => {}
         }
-        Ok(size)
+        Ok(opened.unwrap_or(size))
     }
 
     /// The stash names it; where that is lost, the kernel does.

@@ -10,6 +10,7 @@ mod replay;
 mod stage;
 mod stash;
 mod stats;
+mod unlock;
 
 use std::collections::HashSet;
 use std::io;

@@ -18,14 +18,15 @@ impl Node {
         attach: &Attach,
         attached: &Attached,
     ) -> Result<()> {
-        let (Access::Mount { fs_type, flags }, Shown::Device(device)) =
-            (&request.capability.access, &attached.shown)
-        else {
-            return Ok(());
-        };
         let place = place(&request.staging);
         // An earlier call may have been killed here.
         self.clear(&place).await?;
+        let unlocked = self.unlock(request, attach, attached).await?;
+        let (Access::Mount { fs_type, flags }, Shown::Device(device)) =
+            (&request.capability.access, &unlocked.shown)
+        else {
+            return Ok(());
+        };
         match fs::probe(self.host.as_ref(), device).await? {
             Content::Filesystem(found) if found == *fs_type => {}
             content => {
@@ -54,8 +55,9 @@ impl Node {
         self.clear(&place).await?;
         self.backend.mark_replayed(attach).await?;
         let stashed = Stashed { image: attach.image.clone(), mapping: attached.mapping.clone() };
-        let volume = request.target.volume.as_str();
-        self.backend.detach(&Detach { volume, stashed: &stashed, shown: Some(device), kept: &[] }).await
+        let (volume, shown) = (request.target.volume.as_str(), attached.shown.device());
+        self.lock(volume, shown, &[]).await?;
+        self.backend.detach(&Detach { volume, stashed: &stashed, shown, kept: &[] }).await
     }
 }
 

@@ -14,6 +14,7 @@ use super::device::SYS;
 use super::health::gone;
 use super::replay;
 use super::stash::{self, Found};
+use super::unlock::attached_device;
 use super::{Node, StageVolume, is_staged, make_mount_point, resolved};
 
 /// Looking at the root folder of a new filesystem.
@@ -30,6 +31,8 @@ impl Node {
             }
             tracing::warn!(place = %place.display(), "the device behind this mount is gone or useless: it is staged anew");
             self.clear(&place).await?;
+            // Not taken for one over a device of the same name.
+            self.lock(&request.target.volume, None, &[]).await?;
         }
         let (attach, attached) = match self.attach(request).await {
             Ok(attached) => attached,
@@ -68,7 +71,7 @@ impl Node {
                 target.display()
             )));
         }
-        let shown = staged.and_then(Mount::device_path);
+        let shown = staged.and_then(attached_device);
         if staged.is_some()
             && let Err(error) = self.serve_by_configuration(volume).await
         {
@@ -78,7 +81,9 @@ impl Node {
         self.clear(&place).await?;
         // What is staged at another path keeps its device: this may be the way back from a stage that was refused.
         let mounts = self.host.mounts()?.into_iter().filter(|mount| is_staged(mount, volume));
-        let kept: Vec<PathBuf> = mounts.filter_map(|mount| mount.device_path()).collect();
+        let kept: Vec<PathBuf> = mounts.filter_map(|mount| attached_device(&mount)).collect();
+        let device = images.first().map(|stashed| Path::new(&stashed.mapping.device));
+        self.lock(volume, device, &kept).await?;
         for stashed in &images {
             let request = Detach { volume, stashed, shown: shown.as_deref(), kept: &kept };
             self.backend.detach(&request).await?;
@@ -89,14 +94,15 @@ impl Node {
     async fn attach(&self, request: &StageVolume) -> Result<(Attach, Attached)> {
         let attach = self.attachment(request).await?;
         let mapping = self.backend.mapping(&request.target)?;
-        stash::write(&request.staging, &attach.image, &mapping)?;
+        stash::write(&request.staging, &attach.image, &mapping, false)?;
         let mut attached = self.backend.attach(&attach).await?;
         if attached.to_replay {
             self.replay(request, &attach, &attached).await?;
             attached = self.backend.attach(&attach).await?;
         }
-        if attached.mapping != mapping {
-            stash::write(&request.staging, &attach.image, &attached.mapping)?;
+        let encrypted = attached.encryption.is_some();
+        if attached.mapping != mapping || encrypted {
+            stash::write(&request.staging, &attach.image, &attached.mapping, encrypted)?;
         }
         Ok((attach, attached))
     }
@@ -111,7 +117,8 @@ impl Node {
     /// proves that there is one writer.)
     fn staged_elsewhere(&self, volume: &str, attached: &Attached, place: &Path) -> Result<Option<PathBuf>> {
         let Shown::Device(device) = &attached.shown else { return Ok(None) };
-        let shows = |mount: &Mount| is_staged(mount, volume) && mount.device_path().as_ref() == Some(device);
+        let shows =
+            |mount: &Mount| is_staged(mount, volume) && attached_device(mount).as_ref() == Some(device);
         let mounts = self.host.mounts()?;
         Ok(mounts.into_iter().find(|mount| mount.target != place && shows(mount)).map(|mount| mount.target))
     }
@@ -182,6 +189,7 @@ impl Node {
         attached: &Attached,
         place: &Path,
     ) -> Result<()> {
+        let attached = &self.unlock(request, attach, attached).await?;
         let (read_only, target) = (attached.read_only, place.to_owned());
         let (call, source) = match (&request.capability.access, &attached.shown) {
             (Access::Block, Shown::Device(device)) => {
@@ -262,7 +270,7 @@ impl Node {
                 refuse("its growing was cut off: the next stage has to be read-write".to_owned())
             }
             // Half-made by us, and no pod has seen it: mounts come only after "done", and a block stage forgets the mark.
-            (FormatMark::Begun(_), _) => self.format(request, attach, device, fs_type, false).await,
+            (FormatMark::Begun(_), _) => self.format(request, attach, attached, device, fs_type, false).await,
             (_, Content::Filesystem(found)) if found == fs_type => {
                 if attached.read_only {
                     Ok(())
@@ -276,26 +284,57 @@ impl Node {
             (_, Content::Other(found)) => refuse(format!(
                 "it holds {found}, which this driver does not mount: use it as a block volume"
             )),
-            (FormatMark::Done(made) | FormatMark::Growing(made), Content::Nothing) => refuse(format!(
-                "it was made {made} by this driver, and there is none now: its data has vanished or was overwritten; do not format it, look at what is behind it ({})",
+            (FormatMark::Never, Content::Nothing) if attached.encryption.is_some() => refuse(format!(
+                "there is a LUKS header and no filesystem behind it, where nothing tells whether there is data; look at what is behind it ({})",
                 attach.image
             )),
-            (FormatMark::Never, Content::Nothing) if request.target.is_static() => refuse(
-                "a static volume is never formatted: make a filesystem on the image by hand".to_owned(),
-            ),
-            (FormatMark::Never, Content::Nothing) if attached.read_only => {
-                refuse("it is empty, and staged read-only".to_owned())
-            }
-            (FormatMark::Never, Content::Nothing) => {
-                if !self.backend.is_empty(attach).await? {
-                    return refuse(format!(
-                        "no signature is on it, but blocks were written: there may be data; look at what is behind it ({})",
-                        attach.image
-                    ));
-                }
-                self.format(request, attach, device, fs_type, true).await
-            }
+            (_, Content::Nothing) => match self.why_not_empty(request, attach, attached).await? {
+                Some(what) => refuse(what),
+                None => self.format(request, attach, attached, device, fs_type, true).await,
+            },
         }
+    }
+
+    /// Why nothing may be made on a device where no signature is, if so.
+    pub(super) async fn why_not_empty(
+        &self,
+        request: &StageVolume,
+        attach: &Attach,
+        attached: &Attached,
+    ) -> Result<Option<String>> {
+        if let FormatMark::Done(made) | FormatMark::Growing(made) = &attached.format {
+            return Ok(Some(format!(
+                "it was made {made} by this driver, and there is none now: its data has vanished or was overwritten; do not format it, look at what is behind it ({})",
+                attach.image
+            )));
+        }
+        if request.target.is_static() {
+            return Ok(Some("a static volume is never formatted: do it by hand".to_owned()));
+        }
+        if attached.read_only {
+            return Ok(Some("it is empty, and staged read-only".to_owned()));
+        }
+        let empty = self.backend.is_empty(attach).await?;
+        Ok((!empty).then(|| {
+            format!(
+                "no signature is on it, but blocks were written: there may be data; look at what is behind it ({})",
+                attach.image
+            )
+        }))
+    }
+
+    /// Nobody else's from here on: whatever is there is our own half-made work.
+    pub(super) async fn begin_format(
+        &self,
+        attach: &Attach,
+        mark: &FormatMark,
+        what: &str,
+    ) -> Result<FormatMark> {
+        let begun = FormatMark::Begun(what.to_owned());
+        if *mark != begun {
+            self.backend.mark_format(attach, &begun).await?;
+        }
+        Ok(begun)
     }
 
     /// "begun" before and "done" after, so that a kill in between is told from a volume with data.
@@ -303,12 +342,13 @@ impl Node {
         &self,
         request: &StageVolume,
         attach: &Attach,
+        attached: &Attached,
         device: &Path,
         fs_type: &str,
         fresh: bool,
     ) -> Result<()> {
         let options = request.target.context.get("mkfsOptions").map(String::as_str);
-        self.backend.mark_format(attach, &FormatMark::Begun(fs_type.to_owned())).await?;
+        self.begin_format(attach, &attached.format, fs_type).await?;
         fs::format(self.host.as_ref(), device, fs_type, options, fresh).await?;
         self.backend.mark_format(attach, &FormatMark::Done(fs_type.to_owned())).await
     }

@@ -16,7 +16,7 @@ use crate::life::request;
 const MARK: &str = ".rbd.csi.ceph.com/format";
 
 /// A device of the image for a moment, on a node of nobody's: for what other people do to it.
-pub(super) fn by_hand(scene: &Scene, image: &str, work: impl FnOnce(&str)) {
+pub(crate) fn by_hand(scene: &Scene, image: &str, work: impl FnOnce(&str)) {
     let maps = scene.on_node("by-hand", "node").maps;
     let rbd = |args: &[&str]| {
         let mut command = Command::new("rbd");
@@ -30,7 +30,7 @@ pub(super) fn by_hand(scene: &Scene, image: &str, work: impl FnOnce(&str)) {
     rbd(&["unmap", device]);
 }
 
-pub(super) fn overwrite(device: &str, at: u64, bytes: &[u8]) {
+pub(crate) fn overwrite(device: &str, at: u64, bytes: &[u8]) {
     let mut file = File::options().write(true).open(device).expect("the device");
     file.seek(SeekFrom::Start(at)).expect("a place on it");
     file.write_all(bytes).expect("written");
@@ -59,7 +59,8 @@ pub(super) async fn left_alone(
     told.or_else(|| changed.then(|| format!("{image} was written to"))).map_or(Ok(()), Err)
 }
 
-async fn refused(scene: &Scene, driver: &Driver, life: &Life, fragment: &str) {
+/// Refused with these words, nothing mounted or mapped, not a byte changed.
+pub(crate) async fn refused(scene: &Scene, driver: &Driver, life: &Life, fragment: &str) {
     left_alone(scene, driver, life, fragment).await.unwrap_or_else(|why| panic!("{why}"));
     life.assert_gone_from(driver);
 }

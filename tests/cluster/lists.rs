@@ -25,7 +25,7 @@ impl Driver {
         Ok(self.controller().list_volumes(request).await?.into_inner())
     }
 
-    async fn state(&self, id: &str) -> Answer<ControllerGetVolumeResponse> {
+    pub(crate) async fn state(&self, id: &str) -> Answer<ControllerGetVolumeResponse> {
         let request = ControllerGetVolumeRequest { volume_id: id.to_owned() };
         Ok(self.controller().controller_get_volume(request).await?.into_inner())
     }
@@ -43,7 +43,7 @@ impl Driver {
         answer.expect("ControllerListVolumeHealth").into_inner().entries
     }
 
-    async fn capacity(&self, parameters: &[(&str, &str)]) -> Answer<GetCapacityResponse> {
+    pub(crate) async fn capacity(&self, parameters: &[(&str, &str)]) -> Answer<GetCapacityResponse> {
         let request = GetCapacityRequest { parameters: map(parameters), ..Default::default() };
         Ok(self.controller().get_capacity(request).await?.into_inner())
     }
@@ -328,7 +328,7 @@ async fn parameters_of_get_capacity_are_those_of_create_volume() {
         async move { driver.capacity(&[("clusterID", CLUSTER), ("pool", POOL), (name, value)]).await }
     };
     check(with("imageFeature", "layering").await, Code::InvalidArgument, "imageFeatures");
-    check(with("encrypted", "true").await, Code::InvalidArgument, "encrypted");
+    check(with("encrypted", "yes").await, Code::InvalidArgument, "encrypted");
     check(driver.capacity(&[("clusterID", CLUSTER)]).await, Code::InvalidArgument, "pool");
     check(
         driver.capacity(&[("clusterID", "other"), ("pool", POOL)]).await,

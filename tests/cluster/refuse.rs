@@ -57,7 +57,7 @@ async fn parameters_that_cannot_be_meant() {
         (with(&[("imageFeatures", "")]), Code::InvalidArgument, "imageFeatures"),
         (with(&[("stripeUnit", "65536")]), Code::InvalidArgument, "stripeCount"),
         (with(&[("objectSize", "5000")]), Code::InvalidArgument, "5000"),
-        (with(&[("encrypted", "true")]), Code::InvalidArgument, "not built"),
+        (with(&[("encrypted", "true")]), Code::InvalidArgument, "encryptionPassphrase"),
         (with(&[("mounter", "nbd")]), Code::InvalidArgument, "rbd-nbd"),
         (with(&[("topologyConstrainedPools", "[]")]), Code::InvalidArgument, "topologyConstrainedPools"),
     ])
@@ -218,7 +218,7 @@ async fn a_volume_that_asks_for_more_than_is_built() {
     let scene = Scene::new();
     let driver = scene.start().await;
     let life = Life::create(&scene, &driver, mount("ext4")).await;
-    for (name, value) in [("encrypted", "true"), ("mounter", "fuse"), ("mapOptions", "krbd:exclusive")] {
+    for (name, value) in [("encryptionType", "file"), ("mounter", "fuse"), ("mapOptions", "krbd:exclusive")] {
         let mut context = life.context.clone();
         context.insert(name.to_owned(), value.to_owned());
         let asking = life.clone().with_context(context);

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use crate::common::life::{Life, block, mount};
 use crate::common::tools::unique;
 use crate::harness::{Driver, Scene};
+use crate::keys::{DEK, encrypted, encrypted_life, passphrase};
 use crate::lab::lab;
 
 /// Larger ones are images of disks and binaries.
@@ -134,6 +135,35 @@ async fn is_nowhere_but_in_memory(verbosity: &str) {
     assert_eq!(files_with(&key, &places(&driver), since), Vec::<PathBuf>::new());
     assert!(!driver.log().contains(&key), "the key is in the log");
     assert!(driver.log().contains("CreateVolume"), "there is no log to look at");
+}
+
+/// An encrypted volume, its copy, and what both are asked for with.
+#[tokio::test]
+async fn what_opens_an_encrypted_volume_is_nowhere_but_in_memory() {
+    let (scene, since) = (Scene::new(), now() - 1);
+    let driver = scene.with_key_stores(scene.driver().flag("--v=6")).start().await;
+    let watch = Watch::start(passphrase());
+    let life = encrypted_life(&scene, &driver, "meta", block()).await;
+    let key = scene.corner.key(&life.image, DEK, &life.id).expect("a key");
+    let watched = Watch::start(&key);
+    let copy = driver.create(encrypted("meta").of_volume(&life.id)).await.expect("CreateVolume");
+    let refused = driver.create(encrypted("other").of_volume("0001-0003-lab-0000000000000001-none")).await;
+    let forgotten = life.saying("encryptionKMSID", Some("vault")).stage(&driver).await;
+    life.expand(&driver, 96 << 20).await.expect("ControllerExpandVolume");
+    let sealed = scene.corner.meta(&copy.volume_context["imageName"]).remove(DEK).expect("a key");
+    assert!(
+        !driver.log().contains(&sealed),
+        "a sealed key is in the log: whoever reads it can try passphrases"
+    );
+    for needle in [passphrase(), &key] {
+        assert!(!driver.log().contains(needle), "it is in the log");
+        assert_eq!(files_with(needle, &places(&driver), since), Vec::<PathBuf>::new());
+        for status in [refused.as_ref().err(), forgotten.as_ref().err()] {
+            assert!(!status.expect("refused").message().contains(needle), "it is told");
+        }
+    }
+    assert_eq!((watch.end(), watched.end()), (vec![], vec![]), "it was shown to every process");
+    driver.delete(&copy.volume_id).await.expect("DeleteVolume");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 mod attach;
 mod ceph_csi;
 mod cli;
+mod encryption;
 mod meta;
 mod params;
 mod pool;
@@ -30,6 +31,7 @@ use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid, volume_uuid};
+use crate::keys::KeyStores;
 use crate::labels::NodeLabels;
 use crate::ops::Ops;
 
@@ -61,6 +63,7 @@ const DEFAULT_OBJECT_SIZE: u64 = 4 << 20;
 pub(crate) struct Rbd {
     host: Arc<dyn Host>,
     clusters: Clusters,
+    key_stores: KeyStores,
     instance: String,
     cluster_name: String,
     deadline: Duration,
@@ -82,7 +85,6 @@ pub(crate) struct Rbd {
     refreshing: Arc<Mutex<HashSet<String>>>,
     /// By the flags.
     read_affinity: ReadAffinity,
-    /// Labels of this node.
     /// Of this node, that say where it is in the CRUSH map.
     labels: Option<NodeLabels>,
     /// What the installed rbd-nbd says that it takes.
@@ -97,6 +99,7 @@ impl Rbd {
     pub(crate) fn new(
         host: Arc<dyn Host>,
         clusters: Clusters,
+        key_stores: KeyStores,
         instance: String,
         cluster_name: String,
         deadline: Duration,
@@ -120,6 +123,7 @@ impl Rbd {
         Self {
             host,
             clusters,
+            key_stores,
             instance,
             cluster_name,
             deadline,
@@ -191,7 +195,7 @@ impl Backend for Rbd {
     fn volume_uuid(&self, request: &CreateVolume) -> Result<Uuid> {
         let plan = Plan::parse(request, &self.cluster_name)?;
         if request.source.is_none() {
-            volume::create::size(&plan, request)?;
+            volume::create::size(&plan, request, plan.header())?;
         }
         Ok(volume_uuid(&self.instance, &plan.cluster, &request.name))
     }
@@ -331,6 +335,11 @@ impl Backend for Rbd {
             Some(value) => cli.set_meta(&request.image, meta::FORMAT, &value).await,
             None => cli.remove_meta(&request.image, meta::FORMAT).await,
         }
+    }
+
+    async fn mark_encrypted(&self, request: &Attach) -> Result<()> {
+        let access = self.target_access(&request.target)?;
+        self.cli(&access).set_meta(&request.image, meta::ENCRYPTED, meta::MADE).await
     }
 
     fn image_health(&self, image: &Image) -> Vec<Ailment> {

@@ -82,7 +82,7 @@ impl Host for Linux {
         let result = program::run(&cmd, cmd.deadline.unwrap_or(self.deadline), slot).await;
         let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
         measure(&cmd, result.as_ref().err().map(|error| &error.end), started.elapsed());
-        tracing::debug!(program = cmd.program, args = ?cmd.args, seconds = started.elapsed().as_secs_f64(), "command {end}");
+        tracing::debug!(program = cmd.program, args = ?cmd.told(), seconds = started.elapsed().as_secs_f64(), "command {end}");
         result
     }
 

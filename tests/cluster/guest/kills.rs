@@ -8,7 +8,8 @@ use crate::matrix::{Matrix, Mortal};
 
 use super::node::Node;
 
-const FILE: &str = "/run/kill";
+/// Where a node reads when it is to die.
+pub(super) const FILE: &str = "/run/kill";
 
 impl Mortal for Node {
     fn client(&self) -> &Client {

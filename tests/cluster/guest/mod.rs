@@ -5,6 +5,7 @@ mod machine;
 mod node;
 
 mod daemons;
+mod encrypted;
 mod fencing;
 mod growth;
 mod kills;

@@ -8,7 +8,7 @@ pub(crate) mod sysfs;
 
 use std::path::PathBuf;
 
-use crate::backend::{Attach, Attached, FormatMark, Image, Mapping, Mode, Shown, Target};
+use crate::backend::{Attach, Attached, Encryption, FormatMark, Image, Mapping, Mode, Shown, Target};
 use crate::cluster::Access;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
@@ -17,8 +17,8 @@ use crate::backend::rbd::attach::replay::Purpose;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Device, Watcher};
 use crate::backend::rbd::meta::{self, Meta};
-use crate::backend::rbd::params::check_plain;
 use crate::backend::rbd::params::mapping::Wanted;
+use crate::backend::rbd::params::{check_plain, encryption};
 use crate::backend::rbd::volume::not_found;
 use crate::backend::rbd::{Rbd, settled_watchers};
 
@@ -32,7 +32,7 @@ impl Rbd {
     }
 
     pub(crate) async fn locate_image(&self, target: &Target) -> Result<Image> {
-        as_built(target)?;
+        encryption::check_kind(&target.context)?;
         Wanted::of_context(&target.context)?;
         let access = self.target_access(target)?;
         let cli = self.cli(&access);
@@ -64,6 +64,7 @@ impl Rbd {
         let (meta, devices) = tokio::try_join!(cli.meta(image), self.devices())?;
         let meta = meta
             .ok_or_else(|| Error::NotFound(format!("volume {}: no image {image}", request.target.volume)))?;
+        let mut encryption = self.encryption(&cli, request, &meta).await?;
         let purpose = Purpose::of(request, &meta);
         let served = local_device(image, &devices)?;
         let left = if served.is_some() { None } else { self.one_left_behind(request)? };
@@ -71,7 +72,8 @@ impl Rbd {
         let left = self.usable(request, &wanted, left, purpose).await?;
         let mirrors = self.mirrors(&cli, image).await?;
         let anew = left.is_some();
-        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors, anew };
+        let unmade = encryption.as_ref().is_some_and(|encryption| !encryption.made);
+        let writer = Writer { rbd: self, cli: &cli, request, meta: &meta, purpose, mirrors, anew, unmade };
         writer.alone_before(local.as_ref().map(|device| device.path.as_str())).await?;
         let before = writer.seen_before(&wanted, local.as_ref()).await?;
         if purpose == Purpose::Write {
@@ -96,9 +98,11 @@ impl Rbd {
             return Err(Error::Busy(format!("image {image} was made ready to be read meanwhile: ask again")));
         }
         let mut format = format_mark(request, &meta);
-        if matches!(format, FormatMark::Begun(_)) {
+        if matches!(format, FormatMark::Begun(_)) || unmade {
             // Another node may have come to its end, and a pod have written, between that look and the map.
-            format = format_mark(request, &cli.meta(image).await?.unwrap_or_default());
+            let meta = cli.meta(image).await?.unwrap_or_default();
+            format = format_mark(request, &meta);
+            encryption = encryption.map(|known| Encryption { made: meta::is_made(&meta), ..known });
         }
         Ok(Attached {
             shown: Shown::Device(device.path.into()),
@@ -106,7 +110,7 @@ impl Rbd {
             read_only: purpose != Purpose::Write,
             to_replay: purpose == Purpose::Replay,
             format,
-            encryption: None,
+            encryption,
         })
     }
 
@@ -134,6 +138,8 @@ struct Writer<'a> {
     mirrors: usize,
     /// The device is to get a new daemon: the client recorded for this node is dead.
     anew: bool,
+    /// A LUKS header is to be made: however many may write later, who makes it is alone.
+    unmade: bool,
 }
 
 impl Writer<'_> {
@@ -262,8 +268,10 @@ impl Writer<'_> {
             Purpose::Read => true,
             Purpose::Replay => false,
             Purpose::Write => {
-                matches!(self.request.mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter)
-                    || (self.anew && self.was_given_to_many())
+                let many =
+                    matches!(self.request.mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter)
+                        || (self.anew && self.was_given_to_many());
+                many && !self.unmade
             }
         }
     }
@@ -310,21 +318,6 @@ fn format_mark(request: &Attach, meta: &Meta) -> FormatMark {
     match VolumeId::parse(&request.target.volume) {
         Ok(id) if !request.target.is_static() => meta::format_mark(meta, id.uuid),
         _ => FormatMark::Never,
-    }
-}
-
-/// ceph-csi's volumes carry their StorageClass along: what is not built is refused here too, never ignored.
-fn as_built(target: &Target) -> Result<()> {
-    let unbuilt = target.context.iter().find(|(key, value)| match (key.as_str(), value.as_str()) {
-        ("encrypted", value) => !matches!(value, "" | "false"),
-        _ => false,
-    });
-    match unbuilt {
-        Some((key, value)) => Err(Error::Invalid(format!(
-            "volume {:?} has {key}={value:?}, which is not built in this version of the driver",
-            target.volume
-        ))),
-        None => Ok(()),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::backend::rbd::Rbd;
 use crate::backend::rbd::ceph_csi::journal::{Entry, IMAGE_ID, lossy, recorded};
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::Info;
+use crate::backend::rbd::meta;
 use crate::backend::rbd::params::Plan;
 
 /// While ceph-csi ends beside this driver, it may still write a name.
@@ -72,10 +73,10 @@ impl Rbd {
             tracing::warn!(name = request.name, %uuid, "ceph-csi was ended before it made this volume: it is made anew");
             return Ok(None);
         };
-        matches(cli, request, &image, &info).await?;
+        let size = matches(cli, plan, request, &image, &info).await?;
         let pool = Pool::Id(self.pools.id(cli, &pool).await?);
         let id = VolumeId { cluster: cli.access.cluster.clone(), pool, uuid };
-        Ok(Some(Earlier { id, image, size: info.size }))
+        Ok(Some(Earlier { id, image, size }))
     }
 
     /// What a name means: `<uuid>` in the same pool, or `<pool id, 16 hex>/<uuid>`.
@@ -102,14 +103,28 @@ async fn whole(cli: &Cli<'_>, plan: &Plan, pool: &str, uuid: Uuid) -> Result<Opt
     Ok(info.map(|info| (image, info)))
 }
 
-/// Refuses where it differs from what is asked.
-async fn matches(cli: &Cli<'_>, request: &CreateVolume, image: &Image, info: &Info) -> Result<()> {
+/// Refuses where it differs from what is asked; answers what a pod sees of it.
+async fn matches(
+    cli: &Cli<'_>,
+    plan: &Plan,
+    request: &CreateVolume,
+    image: &Image,
+    info: &Info,
+) -> Result<u64> {
+    let meta = cli.meta(image).await?.unwrap_or_default();
+    let size = info.size.saturating_sub(meta::header(&meta));
     let differs = |what: String| {
         let name = &request.name;
         Err(Error::Conflict(format!("volume {name:?} was made by ceph-csi as image {image}, {what}")))
     };
-    if !request.size.admits(info.size) {
-        return differs(format!("with {} bytes, where {} are asked for", info.size, request.size));
+    let encrypted = meta::is_encrypted(&meta);
+    if encrypted != plan.key_store.is_some() {
+        return differs(format!("encrypted: {encrypted}, where {} is asked for", !encrypted));
+    }
+    // Its releases before 3.15 took the header from what was asked for.
+    let as_before = encrypted && !meta.contains_key(meta::HEADER) && request.size.admits(info.size);
+    if !request.size.admits(size) && !as_before {
+        return differs(format!("with {size} bytes, where {} are asked for", request.size));
     }
     let parent = info.parent.as_ref().map(|parent| parent.image.clone());
     let expected = match &request.source {
@@ -124,5 +139,5 @@ async fn matches(cli: &Cli<'_>, request: &CreateVolume, image: &Image, info: &In
     if parent.is_some() && parent != expected {
         return differs(format!("from {parent:?}, where {expected:?} is asked for"));
     }
-    Ok(())
+    Ok(if as_before { info.size } else { size })
 }

@@ -20,6 +20,10 @@ pub(crate) const IMAGE_ID: &str = "csi.imageid";
 /// The image that a snapshot was taken of.
 pub(crate) const SOURCE: &str = "csi.source";
 
+/// The key store of something that is encrypted, and the way in which it is.
+const KEY_STORE: &str = "csi.volume.encryptKMS";
+const ENCRYPTION: &str = "csi.volume.encryptionType";
+
 /// What an entry is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
@@ -68,6 +72,7 @@ impl Rbd {
         image: &Image,
         uuid: Uuid,
         request_name: &str,
+        key_store: Option<&str>,
     ) -> Result<()> {
         match self.recorded_name(cli, &image.pool, uuid).await? {
             Some(name) if name == image.name => return Ok(()),
@@ -81,6 +86,10 @@ impl Rbd {
         self.note_name(cli, &image.pool, uuid, &image.name).await?;
         let object = Entry::Volume.object(uuid);
         cli.omap_set(&image.pool, &object, Entry::Volume.name(), request_name).await?;
+        if let Some(id) = key_store {
+            cli.omap_set(&image.pool, &object, KEY_STORE, id).await?;
+            cli.omap_set(&image.pool, &object, ENCRYPTION, "block").await?;
+        }
         cli.omap_set(&image.pool, &object, IMAGE, &image.name).await
     }
 
@@ -176,6 +185,24 @@ pub(crate) async fn recorded(cli: &Cli<'_>, pool: &str, entry: Entry, uuid: Uuid
     let name = cli.omap_get(pool, &entry.object(uuid), IMAGE).await?.map(|name| lossy(&name));
     name.as_deref().map_or(Ok(()), |name| check_plain(IMAGE, name))?;
     Ok(name)
+}
+
+/// The key store that ceph-csi, or this driver, has written down.
+pub(crate) async fn recorded_key_store(
+    cli: &Cli<'_>,
+    pool: &str,
+    entry: Entry,
+    uuid: Uuid,
+) -> Result<Option<String>> {
+    let object = entry.object(uuid);
+    let id = match cli.omap_get(pool, &object, KEY_STORE).await? {
+        Some(id) => Some(id),
+        None => match keys_of(cli, pool, entry, uuid).await? {
+            Some(keys) if keys.pool != pool => cli.omap_get(&keys.pool, &object, KEY_STORE).await?,
+            _ => None,
+        },
+    };
+    Ok(id.map(|id| lossy(&id)).filter(|id| !id.is_empty()))
 }
 
 /// The uuid at the end of a name that ceph-csi gave.

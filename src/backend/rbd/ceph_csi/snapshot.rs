@@ -10,6 +10,7 @@ use crate::backend::rbd::ceph_csi::journal::{self, Entry, lossy, recorded, trail
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Snapshot, Watcher};
 use crate::backend::rbd::meta;
+use crate::backend::rbd::snapshot::noted;
 use crate::backend::rbd::{Rbd, settled_watchers};
 
 impl Rbd {
@@ -37,7 +38,8 @@ impl Rbd {
         id: &SnapshotId,
     ) -> Result<Option<backend::Snapshot>> {
         let Some((image, snapshot)) = self.ceph_csi_snapshot_image(cli, id).await? else { return Ok(None) };
-        let source = self.ceph_csi_source(cli, id, &image).await?;
+        let (source, meta) = tokio::try_join!(self.ceph_csi_source(cli, id, &image), noted(cli, &image))?;
+        let size = snapshot.size.saturating_sub(meta::header(&meta.unwrap_or_default()));
         let created = snapshot.taken().ok_or_else(|| {
             let (name, time) = (&snapshot.name, &snapshot.timestamp);
             Error::broken(format!(
@@ -45,7 +47,7 @@ impl Rbd {
             ))
         })?;
         let reached_from = Vec::new();
-        Ok(Some(backend::Snapshot { id: id.clone(), source, size: snapshot.size, created, reached_from }))
+        Ok(Some(backend::Snapshot { id: id.clone(), source, size, created, reached_from }))
     }
 
     /// The order lets a call go on where a kill ended the one before: the snapshot, the image, what was written of them.

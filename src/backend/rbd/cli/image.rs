@@ -81,9 +81,27 @@ impl Cli<'_> {
         self.json_if_there("image-meta list", image, &[]).await
     }
 
+    /// What is wanted of the metadata, by image id. Not by `rbd image-meta list`, which opens the image for writing: it watches
+    /// it for a moment, so that others take it for used, and it hangs while the pool is full (seen).
+    pub(crate) async fn some_meta(
+        &self,
+        pool: &str,
+        id: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Meta> {
+        let header = format!("rbd_header.{id}");
+        let mut meta = Meta::new();
+        for key in self.omap_keys(pool, &header).await? {
+            let Some(name) = key.strip_prefix("metadata_").filter(|name| wanted(name)) else { continue };
+            let value = self.omap_get(pool, &header, &key).await?.unwrap_or_default();
+            meta.insert(name.to_owned(), String::from_utf8_lossy(&value).into_owned());
+        }
+        Ok(meta)
+    }
+
     pub(crate) async fn set_meta(&self, image: &Image, key: &str, value: &str) -> Result<()> {
         let args = ["image-meta", "set", &image.to_string(), key, "--", value];
-        self.run("rbd", args, |cmd| cmd)
+        self.run("rbd", args, Cmd::with_hidden_value)
             .await
             .map(drop)
             .map_err(|error| explain(&format!("writing {key} to {image}"), error))

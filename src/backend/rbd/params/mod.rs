@@ -1,5 +1,6 @@
 //! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
 
+pub(crate) mod encryption;
 pub(crate) mod mapping;
 pub(crate) mod qos;
 pub(crate) mod snapshot;
@@ -37,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) labels: Vec<(String, String)>,
     /// Of a VolumeAttributesClass.
     pub(crate) qos: Qos,
+    /// The key store of a volume that is encrypted.
+    pub(crate) key_store: Option<String>,
     /// Mapped by rbd-nbd, which alone heeds limits.
     nbd: bool,
     /// What the node gets back as volume context.
@@ -60,21 +63,16 @@ const BUILT: &[&str] = &[
     "cephLogDir",
     "cephLogStrategy",
     "encrypted",
+    "encryptionKMSID",
+    "encryptionType",
+    "encryptionCipher",
+    "encryptionKeySize",
+    "encryptionSectorSize",
     "topologyConstrainedPools",
 ];
 
-const UNBUILT: &[&str] = &[
-    "BaseReadBytesPerSecond",
-    "BaseReadIops",
-    "BaseWriteBytesPerSecond",
-    "BaseWriteIops",
-    "encryptionCipher",
-    "encryptionKMSID",
-    "encryptionKeySize",
-    "encryptionSectorSize",
-    "encryptionType",
-    "integrityMode",
-];
+const UNBUILT: &[&str] =
+    &["BaseReadBytesPerSecond", "BaseReadIops", "BaseWriteBytesPerSecond", "BaseWriteIops", "integrityMode"];
 
 /// Names that old examples carry and that ceph-csi ignored.
 const IGNORED: &[&str] = &[
@@ -124,6 +122,11 @@ impl Plan {
         Ok(Self { qos, ..plan })
     }
 
+    /// Bytes of the image that no pod sees.
+    pub(crate) fn header(&self) -> u64 {
+        if self.key_store.is_some() { meta::LUKS2_HEADER } else { 0 }
+    }
+
     /// Of a StorageClass alone.
     pub(crate) fn of(parameters: &Parameters, cluster_name: &str) -> Result<Self> {
         parameters.iter().try_for_each(|(name, value)| known(name, value))?;
@@ -148,6 +151,7 @@ impl Plan {
             pool: pool.or(first).ok_or_else(|| missing("pool"))?,
             data_pool,
             candidates,
+            key_store: encryption::key_store(parameters)?,
             nbd: wanted.nbd,
             prefix: plain(parameters, "volumeNamePrefix")?.filter(|prefix| prefix != DEFAULT_PREFIX),
             features: features(parameters.get("imageFeatures"), wanted.nbd)?,
@@ -163,9 +167,7 @@ impl Plan {
 /// Refuses a name that we do not know or have not built, and a value that asks for what is not built.
 fn known(name: &str, value: &str) -> Result<()> {
     let refuse = |what: &str| Err(Error::Invalid(format!("StorageClass parameter {name}={value:?}: {what}")));
-    match (name, value) {
-        ("encrypted", "false" | "") => Ok(()),
-        ("encrypted", _) => refuse("not built in this version of the driver: leave it out"),
+    match name {
         _ if BUILT.contains(&name) || name.starts_with(RESERVED) => Ok(()),
         _ if qos::is_mutable(name) => refuse(
             "it is a mutable parameter: give it in a VolumeAttributesClass (ceph-csi moved it there in 3.17)",
@@ -330,13 +332,8 @@ mod tests {
 
     #[test]
     fn nothing_is_silently_ignored() {
-        let asked = [("encrypted", "true"), ("encryptionType", "block")];
-        for (name, value) in asked {
-            assert!(
-                check(&[(name, value)]).is_err_and(|error| error.contains("not built")),
-                "{name} was taken"
-            );
-        }
+        let (on, integrity) = (("encrypted", "true"), ("integrityMode", "hmac-sha256"));
+        assert!(check(&[on, integrity]).is_err_and(|error| error.contains("not built")));
         assert!(check(&[("encrypted", "false"), ("mounter", "rbd"), ("imageFormat", "2")]).is_ok());
     }
 

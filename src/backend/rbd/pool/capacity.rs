@@ -17,20 +17,21 @@ impl Rbd {
     /// Images are made thin, so larger ones than there is room for can be made. `maximum` is no larger than the room all
     /// the same: the Kubernetes scheduler compares a claim with it alone, and would find room for anything.
     pub(crate) async fn free_capacity(&self, query: &CapacityQuery) -> Result<Capacity> {
-        let (available, object_size) = if query.parameters.is_empty() {
-            (self.room_of_any().await?, DEFAULT_OBJECT_SIZE)
+        let (available, object_size, header) = if query.parameters.is_empty() {
+            (self.room_of_any().await?, DEFAULT_OBJECT_SIZE, 0)
         } else {
             let plan = Plan::of(&query.parameters, "")?;
             let size = plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE);
             match self.pool_for(&query.parameters, query.place.as_ref())? {
                 Some((pool, data_pool)) => {
-                    (self.room_of(&plan, data_pool.as_ref().unwrap_or(&pool), size).await?, size)
+                    let room = self.room_of(&plan, data_pool.as_ref().unwrap_or(&pool), size).await?;
+                    (room, size, plan.header())
                 }
                 // No pool is reached from there.
-                None => (0, size),
+                None => (0, size, 0),
             }
         };
-        let most = available.min(object_size.saturating_mul(MAX_OBJECTS));
+        let most = available.min(object_size.saturating_mul(MAX_OBJECTS)).saturating_sub(header);
         Ok(Capacity { available, maximum: most / GRANULE * GRANULE, minimum: GRANULE })
     }
 

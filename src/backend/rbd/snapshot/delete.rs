@@ -9,7 +9,7 @@ use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::Snapshot;
 use crate::backend::rbd::pool::index::{index_object, key_prefix, snapshot_key};
-use crate::backend::rbd::snapshot::{Held, told};
+use crate::backend::rbd::snapshot::{Held, Taken, look_at, told};
 use crate::backend::rbd::trash::tombstone::is_tombstone;
 
 impl Rbd {
@@ -22,21 +22,26 @@ impl Rbd {
         let pool = self.pools.name(cli, &id.own.pool).await?;
         let (given_up, held) = tokio::join!(self.give_up_claim(cli, &pool, id), self.snapshot_image(cli, id));
         given_up?;
-        match held? {
-            Some((image, snapshot)) if self.remove_from(cli, &image, &snapshot).await? => {
-                let key = snapshot_key(&told(&source, id.own.uuid, &snapshot)?);
+        let held = held?;
+        let left = match &held {
+            Some((image, snapshot)) => self.remove_from(cli, image, snapshot).await?,
+            None => None,
+        };
+        match held.as_ref().zip(left) {
+            Some(((_, snapshot), Taken { meta, .. })) => {
+                let key = snapshot_key(&told(&source, id.own.uuid, snapshot, &meta)?);
                 self.forget_keys(cli, &pool, &[key]).await?;
             }
-            held => self.remove_all(cli, &pool, id, &source, held).await?,
+            None => self.remove_all(cli, &pool, id, &source, held).await?,
         }
         self.trash.take_up(&access, &pool);
         Ok(())
     }
 
-    /// Whether that was all: the image is a volume still, and nobody has made a tombstone of it meanwhile.
-    async fn remove_from(&self, cli: &Cli<'_>, image: &Image, snapshot: &Snapshot) -> Result<bool> {
+    /// What is left, where that was all: the image is a volume still, and nobody has made a tombstone of it meanwhile.
+    async fn remove_from(&self, cli: &Cli<'_>, image: &Image, snapshot: &Snapshot) -> Result<Option<Taken>> {
         cli.remove_snapshot(image, &snapshot.name).await?;
-        Ok(!is_tombstone(&image.name) && cli.snapshots(image).await?.is_some())
+        if is_tombstone(&image.name) { Ok(None) } else { look_at(cli, image.clone()).await }
     }
 
     /// Where nothing is found, an earlier call may have come so far that only a tombstone or a key is left.

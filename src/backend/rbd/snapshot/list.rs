@@ -7,7 +7,7 @@ use crate::id::{SnapshotId, VolumeId};
 
 use crate::backend::rbd::Rbd;
 use crate::backend::rbd::pool::index::{index_object, indexed, page_of};
-use crate::backend::rbd::snapshot::{json, told};
+use crate::backend::rbd::snapshot::{Taken, look_at, noted, told};
 use crate::backend::rbd::trash::tombstone::{csi_uuid, tombstones};
 
 impl Rbd {
@@ -18,8 +18,9 @@ impl Rbd {
             None => self.find_ceph_csi_snapshot(&cli, id).await?,
             Some(source) => match self.snapshot_image(&cli, id).await? {
                 Some((image, snapshot)) => {
-                    let reached_from = self.places_of(&cli, &image, &source, &Places::default()).await?;
-                    Some(Snapshot { reached_from, ..told(&source, id.own.uuid, &snapshot)? })
+                    let meta = noted(&cli, &image).await?.unwrap_or_default();
+                    let reached_from = self.reached_from(&meta, source.uuid, &Places::default())?;
+                    Some(Snapshot { reached_from, ..told(&source, id.own.uuid, &snapshot, &meta)? })
                 }
                 None => None,
             },
@@ -46,13 +47,17 @@ impl Rbd {
         let pool = self.pools.name(&cli, &source.pool).await?;
         let (living, left) =
             tokio::try_join!(self.source(&cli, &pool, source), tombstones(&cli, &pool, source.uuid))?;
-        let mut found: Vec<json::Snapshot> = living.map(|(_, snapshots)| snapshots).unwrap_or_default();
+        let mut found: Vec<Taken> = living.into_iter().collect();
         for tombstone in left {
-            found.extend(cli.snapshots(&tombstone).await?.unwrap_or_default());
+            found.extend(look_at(&cli, tombstone).await?);
         }
-        let ours = found.iter().filter(|snapshot| snapshot.is_of_a_user());
-        let ours = ours.filter_map(|snapshot| Some((csi_uuid(&snapshot.name)?, snapshot)));
-        let told: Result<Vec<Snapshot>> = ours.map(|(uuid, snapshot)| told(source, uuid, snapshot)).collect();
+        let all = found
+            .iter()
+            .flat_map(|Taken { snapshots, meta, .. }| snapshots.iter().map(move |one| (one, meta)));
+        let ours = all.filter(|(snapshot, _)| snapshot.is_of_a_user());
+        let ours = ours.filter_map(|(snapshot, meta)| Some((csi_uuid(&snapshot.name)?, snapshot, meta)));
+        let told: Result<Vec<Snapshot>> =
+            ours.map(|(uuid, snapshot, meta)| told(source, uuid, snapshot, meta)).collect();
         Ok(page_of(told?, page))
     }
 

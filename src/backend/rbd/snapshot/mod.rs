@@ -7,22 +7,30 @@ mod list;
 
 use uuid::Uuid;
 
-use crate::backend::{CreateSnapshot, Image, Places, Segments, Snapshot};
+use crate::backend::{CreateSnapshot, Image, Snapshot};
 use crate::error::{Error, Result, chain};
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid};
 
 use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json;
+use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::params::snapshot_prefix;
 use crate::backend::rbd::pool::index::{index_object, snapshot_key};
-use crate::backend::rbd::trash::tombstone::of_uuid;
+use crate::backend::rbd::trash::tombstone::{named_id, of_uuid};
 use crate::backend::rbd::volume::not_found;
 
 use claim::Claimed;
 
 /// A snapshot on the image that holds it.
 type Held = (Image, json::Snapshot);
+
+/// The image of a volume that has or is to have snapshots.
+struct Taken {
+    image: Image,
+    snapshots: Vec<json::Snapshot>,
+    meta: Meta,
+}
 
 /// What is to be taken.
 pub(crate) struct NewSnapshot<'a> {
@@ -48,33 +56,18 @@ impl Rbd {
         let mine = matches!(claimed, Ok(Claimed::Now));
         let source = self.begun(&new, mine, source).await;
         let reached_from = match &source {
-            Ok(Some((image, _))) => self.places_of(cli, image, &request.source, &request.places).await,
+            Ok(Some(Taken { meta, .. })) => self.reached_from(meta, request.source.uuid, &request.places),
             _ => Ok(Vec::new()),
         };
         let reached_from = self.begun(&new, mine, reached_from).await?;
         let held = async { self.taken(&new, claimed?, source?).await };
-        let (_, snapshot) = held.await.map_err(uncertain)?;
-        let snapshot = told(&request.source, new.id.own.uuid, &snapshot).map_err(unfinished)?;
+        let (meta, snapshot) = held.await.map_err(uncertain)?;
+        let snapshot = told(&request.source, new.id.own.uuid, &snapshot, &meta).map_err(unfinished)?;
         let snapshot = Snapshot { reached_from, ..snapshot };
         let index = index_object(&self.instance);
         cli.omap_set(&new.pool, &index, &snapshot_key(&snapshot), "").await.map_err(unfinished)?;
         self.trash.take_up(&access, &new.pool);
         Ok(snapshot)
-    }
-
-    /// From where a snapshot of this volume is reached. Fails where that is not where it is wanted.
-    async fn places_of(
-        &self,
-        cli: &Cli<'_>,
-        image: &Image,
-        source: &VolumeId,
-        wanted: &Places,
-    ) -> Result<Vec<Segments>> {
-        if self.topology.is_none() {
-            return Ok(Vec::new());
-        }
-        let meta = cli.meta(image).await?.unwrap_or_default();
-        self.reached_from(&meta, source.uuid, wanted)
     }
 
     fn snapshot_id(&self, request: &CreateSnapshot) -> Result<SnapshotId> {
@@ -92,28 +85,36 @@ impl Rbd {
     }
 
     /// The image of the source and its snapshots, under its default name or the recorded one.
-    async fn source(
-        &self,
-        cli: &Cli<'_>,
-        pool: &str,
-        id: &VolumeId,
-    ) -> Result<Option<(Image, Vec<json::Snapshot>)>> {
-        let image = cli.image(pool, &id.default_image());
-        if let Some(snapshots) = cli.snapshots(&image).await? {
-            return Ok(Some((image, snapshots)));
+    async fn source(&self, cli: &Cli<'_>, pool: &str, id: &VolumeId) -> Result<Option<Taken>> {
+        if let Some(found) = look_at(cli, cli.image(pool, &id.default_image())).await? {
+            return Ok(Some(found));
         }
         let Some(name) = self.recorded_name(cli, pool, id.uuid).await? else { return Ok(None) };
-        let image = cli.image(pool, &name);
-        Ok(cli.snapshots(&image).await?.map(|snapshots| (image, snapshots)))
+        look_at(cli, cli.image(pool, &name)).await
     }
 
     async fn taken(
         &self,
         new: &NewSnapshot<'_>,
         claimed: Claimed,
-        source: Option<(Image, Vec<json::Snapshot>)>,
+        source: Option<Taken>,
+    ) -> Result<(Meta, json::Snapshot)> {
+        let known = source.as_ref().map(|source| (source.image.clone(), source.meta.clone()));
+        let (image, snapshot) = self.found_or_taken(new, claimed, source).await?;
+        let meta = match known {
+            Some((known, meta)) if known == image => meta,
+            _ => noted(new.cli, &image).await?.unwrap_or_default(),
+        };
+        Ok((meta, snapshot))
+    }
+
+    async fn found_or_taken(
+        &self,
+        new: &NewSnapshot<'_>,
+        claimed: Claimed,
+        source: Option<Taken>,
     ) -> Result<Held> {
-        let Some((image, snapshots)) = source else { return self.of_no_volume(new).await };
+        let Some(Taken { image, snapshots, .. }) = source else { return self.of_no_volume(new).await };
         if let Some(snapshot) = of_uuid(snapshots.clone(), new.id.own.uuid) {
             return Ok((image, snapshot));
         }
@@ -205,8 +206,21 @@ fn uncertain(error: Error) -> Error {
     if matches!(error, Error::Internal { .. }) { unfinished(error) } else { error }
 }
 
-/// A snapshot as it is told to the CO.
-fn told(source: &VolumeId, uuid: Uuid, snapshot: &json::Snapshot) -> Result<Snapshot> {
+async fn look_at(cli: &Cli<'_>, image: Image) -> Result<Option<Taken>> {
+    let (snapshots, meta) = tokio::try_join!(cli.snapshots(&image), noted(cli, &image))?;
+    Ok(snapshots.zip(meta).map(|(snapshots, meta)| Taken { image, snapshots, meta }))
+}
+
+/// What the image of snapshots says that is told of them: how much of it a pod sees, and from where it is reached. None where
+/// there is no such image.
+pub(crate) async fn noted(cli: &Cli<'_>, image: &Image) -> Result<Option<Meta>> {
+    let Some(id) = named_id(cli, image).await? else { return Ok(None) };
+    let wanted = |key: &str| meta::says_size(key) || key == meta::TOPOLOGY;
+    cli.some_meta(&image.pool, &id, wanted).await.map(Some)
+}
+
+/// A snapshot as it is told to the CO: as large as what a pod sees. `meta`: of its image.
+fn told(source: &VolumeId, uuid: Uuid, snapshot: &json::Snapshot, meta: &Meta) -> Result<Snapshot> {
     let created = snapshot.taken().ok_or_else(|| {
         Error::broken(format!(
             "snapshot {}: rbd says that it was taken at {:?}, which this driver cannot read",
@@ -214,5 +228,6 @@ fn told(source: &VolumeId, uuid: Uuid, snapshot: &json::Snapshot) -> Result<Snap
         ))
     })?;
     let (id, source) = (SnapshotId::new(source, uuid), source.clone());
-    Ok(Snapshot { id, source, size: snapshot.size, created, reached_from: Vec::new() })
+    let size = snapshot.size.saturating_sub(meta::header(meta));
+    Ok(Snapshot { id, source, size, created, reached_from: Vec::new() })
 }

@@ -278,7 +278,7 @@ async fn listed_name(cli: &Cli<'_>, pool: &str, id: &str) -> Result<Option<Strin
 }
 
 /// The image that a name opens.
-async fn named_id(cli: &Cli<'_>, image: &Image) -> Result<Option<String>> {
+pub(crate) async fn named_id(cli: &Cli<'_>, image: &Image) -> Result<Option<String>> {
     let id = cli.object(&image.pool, &id_object(image)).await?;
     Ok(id.as_deref().and_then(length_prefixed))
 }

@@ -13,6 +13,7 @@ use crate::backend::rbd::ceph_csi::adopt::Earlier;
 use crate::backend::rbd::ceph_csi::journal::Entry;
 use crate::backend::rbd::cli::json::Info;
 use crate::backend::rbd::cli::{self, Cli, errno};
+use crate::backend::rbd::encryption::{Keyring, same_encryption};
 use crate::backend::rbd::params::Plan;
 use crate::backend::rbd::trash::tombstone::is_young;
 use crate::backend::rbd::volume::id_object;
@@ -31,6 +32,8 @@ pub(crate) struct NewVolume<'a> {
     pub(crate) image: &'a Image,
     pub(crate) uuid: Uuid,
     pub(crate) placed: &'a Placed,
+    /// Of a volume that is to be encrypted.
+    pub(crate) keyring: Option<&'a Keyring>,
 }
 
 impl Rbd {
@@ -38,10 +41,12 @@ impl Rbd {
         let mut plan = Plan::parse(request, &self.cluster_name)?;
         let access = self.clusters.access(&plan.cluster, &request.secrets)?;
         let cli = self.cli(&access);
+        // What has no passphrase is refused before anything is asked of the cluster.
+        let keyring = self.new_keyring(&plan, &request.secrets).await?;
         let uuid = volume_uuid(&self.instance, &plan.cluster, &request.name);
         let placed = self.place_volume(&cli, &mut plan, &request.places, uuid).await?;
         let reached_from = placed.reached_from.clone();
-        let made = self.create_placed(&cli, &plan, request, uuid, &placed).await;
+        let made = self.create_placed(&cli, &plan, request, uuid, &placed, keyring).await;
         let (id, image, size) = placed.made(&cli, made).await?;
         self.trash.take_up(&access, &plan.pool);
         let (context, source) = (volume_context(plan, &image), request.source.clone());
@@ -55,6 +60,7 @@ impl Rbd {
         request: &CreateVolume,
         uuid: Uuid,
         placed: &Placed,
+        keyring: Option<Keyring>,
     ) -> Result<(VolumeId, Image, u64)> {
         let pool = Pool::Id(self.pools.id(cli, &plan.pool).await?);
         let id = VolumeId { cluster: cli.access.cluster.clone(), pool, uuid };
@@ -63,9 +69,10 @@ impl Rbd {
             return Ok((id, image, size));
         }
         if plan.prefix.is_some() {
-            self.record_name(cli, &image, uuid, &request.name).await?;
+            self.record_name(cli, &image, uuid, &request.name, plan.key_store.as_deref()).await?;
         }
-        let new = NewVolume { cli, plan, request, image: &image, uuid, placed };
+        let keyring = keyring.map(|keyring| keyring.of(&id));
+        let new = NewVolume { cli, plan, request, image: &image, uuid, placed, keyring: keyring.as_ref() };
         let made = match &request.source {
             None => self.make(&new).await,
             Some(source) => self.make_from(&new, source).await,
@@ -87,20 +94,26 @@ impl Rbd {
 
     /// One process in the common case. Where the name exists, what is there is proved whole or made again.
     async fn make(&self, new: &NewVolume<'_>) -> Result<u64> {
-        let NewVolume { cli, plan, request, image, uuid, placed } = *new;
-        let size = size(plan, request)?;
-        let (qos, marker) = (plan.qos.records(size)?, meta::created(uuid, size));
+        let NewVolume { cli, plan, request, image, uuid, placed, keyring } = *new;
+        let size = size(plan, request, plan.header())?;
+        let shown = size - plan.header();
+        let (qos, marker) = (plan.qos.records(shown)?, meta::created(uuid, size));
+        let keys = match keyring {
+            Some(keyring) => keyring.records(uuid).await?,
+            None => Vec::new(),
+        };
         let meta = plan
             .labels
             .iter()
             .chain(&qos)
+            .chain(&keys)
             .chain([&marker])
             .map(|(key, value)| (key.as_str(), value.as_str()));
         let stream = import::empty_image(size, meta);
         for _ in 0..2 {
             placed.still_ours()?;
             match cli.import(image, import_options(plan), stream.clone()).await {
-                Ok(true) => return Ok(size),
+                Ok(true) => return Ok(shown),
                 Ok(false) => {}
                 Err(error) => return Err(self.creation_failed(cli, image, error).await),
             }
@@ -173,7 +186,7 @@ async fn untouched(cli: &Cli<'_>, image: &Image) -> Result<bool> {
     }
 }
 
-/// The size of a whole image that is what the request asks for; None when only half of one is there.
+/// What a pod sees of a whole image that is what the request asks for; None when only half of one is there.
 async fn existing(new: &NewVolume<'_>) -> Result<Option<u64>> {
     let NewVolume { cli, image, uuid, .. } = *new;
     let (info, meta) = tokio::try_join!(cli.info(image), cli.meta(image)).map_err(unfinished)?;
@@ -183,18 +196,21 @@ async fn existing(new: &NewVolume<'_>) -> Result<Option<u64>> {
         return differs(new, "made from a snapshot or a volume, where an empty one is asked for");
     }
     let Some(made) = made else { return Ok(None) };
-    if !new.request.size.admits(info.size) {
+    let header = meta::header(&meta);
+    let (size, first) = (info.size.saturating_sub(header), made.size.saturating_sub(header));
+    same_encryption(new, &meta, true)?;
+    if !new.request.size.admits(size) {
         let asked = &new.request.size;
-        return differs(
-            new,
-            &format!("with {} bytes (made with {}), where {asked} are asked for", info.size, made.size),
-        );
+        return differs(new, &format!("with {size} bytes (made with {first}), where {asked} are asked for"));
     }
     agrees(new, &info)?;
-    match new.plan.qos.differs_from(&meta) {
-        Some(what) => differs(new, &what),
-        None => Ok(Some(info.size)),
+    if let Some(what) = new.plan.qos.differs_from(&meta) {
+        return differs(new, &what);
     }
+    if let Some(keyring) = new.keyring {
+        keyring.open(&meta).await?;
+    }
+    Ok(Some(size))
 }
 
 /// Upon any other one the provisioner asks again.
@@ -226,11 +242,12 @@ pub(crate) fn agrees(new: &NewVolume<'_>, info: &Info) -> Result<()> {
     Ok(())
 }
 
-/// Of an empty volume, or of one that is larger than its source.
-pub(crate) fn size(plan: &Plan, request: &CreateVolume) -> Result<u64> {
-    let size = fits(request.size.choose(GRANULE)?, plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))?;
+/// Of the image of an empty volume, or of one that is larger than its source. `header`: bytes in it that no pod sees.
+pub(crate) fn size(plan: &Plan, request: &CreateVolume, header: u64) -> Result<u64> {
+    let shown = request.size.choose(GRANULE)?;
     // What cannot be is refused before anything is made.
-    plan.qos.records(size).map(|_| size)
+    plan.qos.records(shown)?;
+    fits(shown.saturating_add(header), plan.object_size.unwrap_or(DEFAULT_OBJECT_SIZE))
 }
 
 pub(crate) fn image_name(plan: &Plan, id: &VolumeId) -> String {

@@ -14,7 +14,7 @@ use crate::backend::rbd::attach::shows;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::Info;
 use crate::backend::rbd::volume::not_found;
-use crate::backend::rbd::{GRANULE, Rbd, fits};
+use crate::backend::rbd::{GRANULE, Rbd, fits, meta};
 
 impl Rbd {
     pub(crate) async fn expand_volume(
@@ -25,9 +25,10 @@ impl Rbd {
     ) -> Result<u64> {
         let access = self.clusters.access(&id.cluster, secrets)?;
         let cli = self.cli(&access);
-        let (image, info) =
-            self.find_info(&cli, id).await?.ok_or_else(|| not_found(id, &id.default_image()))?;
-        let size = grow(&cli, &image, &info, range).await?;
+        let absent = || not_found(id, &id.default_image());
+        let (info, meta) = tokio::try_join!(self.find_info(&cli, id), self.find_meta(&cli, id))?;
+        let ((image, info), (_, meta)) = info.zip(meta).ok_or_else(absent)?;
+        let size = grow(&cli, &image, &info, range, meta::header(&meta)).await?;
         self.rescale(&cli, &image, size).await?;
         Ok(size)
     }
@@ -60,19 +61,21 @@ impl Rbd {
     }
 }
 
-/// Makes the image larger, unless it is large enough; answers its size.
-async fn grow(cli: &Cli<'_>, image: &Image, info: &Info, range: SizeRange) -> Result<u64> {
-    if range.required <= info.size {
-        return range.keep(info.size);
+/// Makes the image larger, unless it is large enough; answers what a pod sees of it, which is all but the header.
+async fn grow(cli: &Cli<'_>, image: &Image, info: &Info, range: SizeRange, header: u64) -> Result<u64> {
+    let shown = |info: &Info| info.size.saturating_sub(header);
+    if range.required <= shown(info) {
+        return range.keep(shown(info));
     }
-    let size = fits(range.choose(GRANULE)?, info.object_size)?;
-    let Err(error) = cli.resize(image, size).await else { return Ok(size) };
+    let size = range.choose(GRANULE)?;
+    let whole = fits(size.saturating_add(header), info.object_size)?;
+    let Err(error) = cli.resize(image, whole).await else { return Ok(size) };
     // It may have crashed when its work was done; run once more, it refuses the size that the image has.
     let now = match error {
         Error::Internal { .. } => cli.info(image).await.ok().flatten(),
         _ => None,
     };
-    now.filter(|info| info.size >= size).map_or(Err(error), |info| range.keep(info.size))
+    now.filter(|info| info.size >= whole).map_or(Err(error), |info| range.keep(shown(&info)))
 }
 
 /// The size that the device has, once krbd has read the header of its image anew (ABI/testing/sysfs-bus-rbd).

@@ -2,20 +2,19 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::backend::{Ailment, Image, VolumeState};
 use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
+use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
+use crate::backend::rbd::meta;
 use crate::backend::rbd::pool::health;
 use crate::backend::rbd::pool::index::index_object;
 use crate::backend::rbd::pool::records::Records;
 use crate::backend::rbd::volume::list::{context, told};
 use crate::backend::rbd::volume::not_found;
-use crate::backend::rbd::{Rbd, meta};
 
 /// How long something is waited for that may never answer.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -52,9 +51,11 @@ impl Rbd {
             let image = self.name_of(cli, id, pool).await?;
             return Ok(state(id, &image, Vec::new(), vec![health::unreadable(&image)]));
         };
-        let nodes = published_nodes(cli, &image, &info.id, id.uuid).await?;
+        let wanted = |key: &str| meta::published_node(key).is_some() || meta::says_size(key);
+        let meta = cli.some_meta(&image.pool, &info.id, wanted).await?;
+        let nodes = meta::published(&meta, id.uuid).into_iter().map(|record| record.node).collect();
         let mut state = state(id, &image, nodes, health.to_vec());
-        state.volume.size = info.size;
+        state.volume.size = info.size.saturating_sub(meta::header(&meta));
         if let Some(data_pool) = info.data_pool {
             state.health.extend(self.pool_health(cli, &data_pool).await);
             state.volume.context.insert("dataPool".to_owned(), data_pool);
@@ -87,21 +88,6 @@ impl Rbd {
         self.pools.prove(cli, &id.pool, pool).await?;
         Err(not_found(id, &id.default_image()))
     }
-}
-
-/// As the image's metadata has it. Not by `rbd image-meta list`, which opens the image for writing: it watches it for a
-/// moment, so that others take it for used, and it hangs while the pool is full (seen).
-async fn published_nodes(cli: &Cli<'_>, image: &Image, image_id: &str, uuid: Uuid) -> Result<Vec<String>> {
-    let header = format!("rbd_header.{image_id}");
-    let mut nodes = Vec::new();
-    for key in cli.omap_keys(&image.pool, &header).await? {
-        let Some(node) = key.strip_prefix("metadata_").and_then(meta::published_node) else { continue };
-        let value = cli.omap_get(&image.pool, &header, &key).await?.unwrap_or_default();
-        if String::from_utf8_lossy(&value).ends_with(&uuid.to_string()) {
-            nodes.push(node.to_owned());
-        }
-    }
-    Ok(nodes)
 }
 
 fn state(id: &VolumeId, image: &Image, nodes: Vec<String>, health: Vec<Ailment>) -> VolumeState {

@@ -75,7 +75,7 @@ impl Rbd {
             return Err(no_limits(&format!("image {image}")));
         }
         let size = cli.info(&image).await?.ok_or_else(absent)?.size;
-        let changes = qos.changes(&meta, size)?;
+        let changes = qos.changes(&meta, size.saturating_sub(meta::header(&meta)))?;
         Ok((image, changes))
     }
 }

@@ -32,9 +32,11 @@ enum Turn {
 
 /// A clone that is proved whole, on its way to what was asked for.
 struct Progress {
-    /// Bytes.
+    /// Bytes of the image.
     size: u64,
     wanted: u64,
+    /// Of them, those that no pod sees.
+    header: u64,
     /// Its parents.
     depth: usize,
     marked: bool,
@@ -75,21 +77,28 @@ impl Rbd {
             }
             facts => facts?,
         };
-        let wanted = wanted(new, facts.size)?;
+        if let Err(error) = self.can_inherit(new, from, source, &facts.image, &facts.meta).await {
+            // Where it was made before, how it differs from that is said first.
+            return match self.look(new, source).await? {
+                Target::Closed => Err(error),
+                Target::Half | Target::Whole(_) => self.made_or_discarded(new, from, source).await,
+            };
+        }
+        let wanted = wanted(new, facts.size, facts.header())?;
         new.placed.still_ours()?;
         let Err(error) = clone(new, &facts).await else {
-            return self.finish(new, source, Progress::of(&facts, wanted)).await;
+            return self.finish(new, from, source, Progress::of(&facts, wanted)).await;
         };
         self.forget_facts(from, id);
         match error.exit() {
-            Some(errno::EXIST) => self.made_or_discarded(new, source).await,
+            Some(errno::EXIST) => self.made_or_discarded(new, from, source).await,
             Some(errno::NOENT) => match self.look(new, source).await? {
                 // The source is there, where it was: so the data pool is not.
                 Target::Closed if self.facts(from, id).await.is_ok_and(|now| now.image == facts.image) => {
                     Err(self.creation_failed(new.cli, new.image, error).await)
                 }
                 Target::Closed => Ok(Turn::Again),
-                Target::Half | Target::Whole(_) => self.made_or_discarded(new, source).await,
+                Target::Half | Target::Whole(_) => self.made_or_discarded(new, from, source).await,
             },
             _ => Err(self.creation_failed(new.cli, new.image, error).await),
         }
@@ -103,32 +112,35 @@ impl Rbd {
         id: &VolumeId,
     ) -> Result<Turn> {
         if !matches!(self.look(new, source).await?, Target::Closed) {
-            return self.made_or_discarded(new, source).await;
+            return self.made_or_discarded(new, from, source).await;
         }
         let Some((image, info)) = self.find_info(from, id).await? else {
             let absent = not_found(id, &id.default_image());
             return self.made_before(new, from, source, &id.pool, absent).await;
         };
-        let snapshots = from.snapshots(&image).await?.unwrap_or_default();
+        let (snapshots, meta) = tokio::try_join!(from.snapshots(&image), from.meta(&image))?;
+        let (snapshots, meta) = (snapshots.unwrap_or_default(), meta.unwrap_or_default());
+        self.can_inherit(new, from, source, &image, &meta).await?;
         let snapshot = temporary(new.uuid);
         // From an earlier try of this very request.
         let found = snapshots.iter().find(|found| found.name == snapshot);
         let size = found.map_or(info.size, |found| found.size);
-        let wanted = wanted(new, size)?;
+        let wanted = wanted(new, size, meta::header(&meta))?;
         if found.is_none() {
             self.room_for_snapshot(from, &image, &snapshots).await?;
             from.create_snapshot(&image, &snapshot).await?;
         }
-        let facts = Facts { image, snapshot, size, depth: depth(from, &info).await.map_err(unfinished)? };
+        let facts =
+            Facts { image, snapshot, size, depth: depth(from, &info).await.map_err(unfinished)?, meta };
         new.placed.still_ours()?;
         match clone(new, &facts).await {
             // Exit 0 is the proof, without which the snapshot has to stay.
             Ok(()) => {
                 remove_temporary(new, from, &facts.image).await?;
-                self.finish(new, source, Progress::of(&facts, wanted)).await
+                self.finish(new, from, source, Progress::of(&facts, wanted)).await
             }
             Err(error) if error.exit() == Some(errno::EXIST) => {
-                let found = self.made_or_discarded(new, source).await;
+                let found = self.made_or_discarded(new, from, source).await;
                 // A twin's, and whole: then this snapshot may be one too many.
                 if matches!(found, Ok(Turn::Made(_)) | Err(Error::Conflict(_))) {
                     from.remove_snapshot(&facts.image, &facts.snapshot).await.map_err(unfinished)?;
@@ -177,9 +189,9 @@ impl Rbd {
     }
 
     /// Something of that name is there.
-    async fn made_or_discarded(&self, new: &NewVolume<'_>, source: &Source) -> Result<Turn> {
+    async fn made_or_discarded(&self, new: &NewVolume<'_>, from: &Cli<'_>, source: &Source) -> Result<Turn> {
         match self.look(new, source).await? {
-            Target::Whole(whole) => self.finish_found(new, source, *whole).await,
+            Target::Whole(whole) => self.finish_found(new, from, source, *whole).await,
             Target::Half | Target::Closed => {
                 self.discard_half_made(new.cli, new.image).await.map(|()| Turn::Again)
             }
@@ -199,7 +211,7 @@ impl Rbd {
         if !matches!(self.look(new, source).await?, Target::Closed)
             || self.trash.half_made_id(cli, image).await.map_err(unfinished)?.is_some()
         {
-            return self.made_or_discarded(new, source).await;
+            return self.made_or_discarded(new, from, source).await;
         }
         let there = self.pools.name(from, pool).await?;
         self.pools.prove(from, pool, &there).await?;
@@ -207,25 +219,40 @@ impl Rbd {
         Err(absent)
     }
 
-    async fn finish_found(&self, new: &NewVolume<'_>, source: &Source, found: Whole) -> Result<Turn> {
-        let Whole { info, marked } = found;
+    async fn finish_found(
+        &self,
+        new: &NewVolume<'_>,
+        from: &Cli<'_>,
+        source: &Source,
+        found: Whole,
+    ) -> Result<Turn> {
+        let Whole { info, marked, header } = found;
         self.without_temporary_snapshot(new.cli, &info, new.uuid).await.map_err(unfinished)?;
-        let (size, asked) = (info.size, &new.request.size);
-        let wanted = match asked.admits(size) {
+        let (size, shown, asked) = (info.size, info.size.saturating_sub(header), &new.request.size);
+        let wanted = match asked.admits(shown) {
             true => size,
             // Its growth was cut off.
-            false if !marked && size < asked.required => wanted(new, size)?,
-            false => return differs(new, &format!("with {size} bytes, where {asked} are asked for")),
+            false if !marked && shown < asked.required => wanted(new, size, header)?,
+            false => return differs(new, &format!("with {shown} bytes, where {asked} are asked for")),
         };
         let depth = depth(new.cli, &info).await.map_err(unfinished)?;
-        self.finish(new, source, Progress { size, wanted, depth, marked }).await
+        self.finish(new, from, source, Progress { size, wanted, header, depth, marked }).await
     }
 
-    /// Makes it as large as it is to be, and its chain short enough.
-    async fn finish(&self, new: &NewVolume<'_>, source: &Source, clone: Progress) -> Result<Turn> {
+    /// Makes its keys its own, and it as large as it is to be, and its chain short enough.
+    async fn finish(
+        &self,
+        new: &NewVolume<'_>,
+        from: &Cli<'_>,
+        source: &Source,
+        clone: Progress,
+    ) -> Result<Turn> {
         let NewVolume { cli, plan, image, uuid, .. } = *new;
-        let Progress { size, wanted, depth, marked } = clone;
+        let Progress { size, wanted, header, depth, marked } = clone;
         let (hard, soft) = (self.limits.hard_depth.into(), self.limits.soft_depth.into());
+        if !marked {
+            self.inherit_keys(new, from, source).await.map_err(unfinished)?;
+        }
         // What follows may take hours, and asks nothing of the source.
         self.ops.let_sources_go(&uuid.to_string());
         if wanted > size {
@@ -240,7 +267,7 @@ impl Rbd {
             self.flattens.start(cli.access, image);
         }
         let mut labels = plan.labels.clone();
-        for (key, value) in plan.qos.records(wanted)? {
+        for (key, value) in plan.qos.records(wanted - header)? {
             cli.set_meta(image, &key, &value).await.map_err(unfinished)?;
             labels.push((key, value));
         }
@@ -250,13 +277,13 @@ impl Rbd {
             uuid,
             labels: Some(labels),
         });
-        Ok(Turn::Made(wanted))
+        Ok(Turn::Made(wanted - header))
     }
 }
 
 impl Progress {
     fn of(facts: &Facts, wanted: u64) -> Self {
-        Self { size: facts.size, wanted, depth: facts.depth + 1, marked: false }
+        Self { size: facts.size, wanted, header: facts.header(), depth: facts.depth + 1, marked: false }
     }
 }
 
@@ -298,15 +325,15 @@ async fn remove_temporary(new: &NewVolume<'_>, from: &Cli<'_>, image: &Image) ->
     }
 }
 
-/// A volume is never smaller than its source.
-fn wanted(new: &NewVolume<'_>, source: u64) -> Result<u64> {
-    let asked = &new.request.size;
+/// The size of the image. A volume is never smaller than its source.
+fn wanted(new: &NewVolume<'_>, source: u64, header: u64) -> Result<u64> {
+    let (asked, shown) = (&new.request.size, source.saturating_sub(header));
     match asked.limit {
-        Some(limit) if limit < source => Err(Error::OutOfRange(format!(
-            "the source has {source} bytes, more than the limit of {limit}: a volume is never smaller than its source"
+        Some(limit) if limit < shown => Err(Error::OutOfRange(format!(
+            "the source has {shown} bytes, more than the limit of {limit}: a volume is never smaller than its source"
         ))),
-        _ if asked.required <= source => Ok(source),
-        _ => size(new.plan, new.request),
+        _ if asked.required <= shown => Ok(source),
+        _ => size(new.plan, new.request, header),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::id::{SnapshotId, VolumeId};
 use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Parent};
+use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::volume::create::NewVolume;
 
 /// The image may be flattened meanwhile, or become a tombstone: then the clone fails, and it is looked for anew.
@@ -30,6 +31,15 @@ pub(crate) struct Facts {
     pub(crate) size: u64,
     /// Parents of the image.
     pub(crate) depth: usize,
+    /// Of the image.
+    pub(crate) meta: Meta,
+}
+
+impl Facts {
+    /// Bytes that no pod sees.
+    pub(crate) fn header(&self) -> u64 {
+        meta::header(&self.meta)
+    }
 }
 
 #[derive(Default)]
@@ -72,13 +82,14 @@ impl Rbd {
     async fn look_for(&self, cli: &Cli<'_>, id: &SnapshotId) -> Result<Facts> {
         let absent = || Error::NotFound(format!("snapshot {id} does not exist"));
         let (image, snapshot) = self.snapshot_image(cli, id).await?.ok_or_else(absent)?;
-        let info = cli.info(&image).await?.ok_or_else(absent)?;
+        let (info, meta) = tokio::try_join!(cli.info(&image), cli.meta(&image))?;
+        let (info, meta) = info.zip(meta).ok_or_else(absent)?;
         let depth = depth(cli, &info).await?;
         if depth > usize::from(self.limits.soft_depth) {
             // An earlier run may have been cut off.
             self.flattens.start(cli.access, &image);
         }
-        Ok(Facts { image, snapshot: snapshot.name, size: snapshot.size, depth })
+        Ok(Facts { image, snapshot: snapshot.name, size: snapshot.size, depth, meta })
     }
 
     /// Who we are where the source is: a volume that ceph-csi migrated names the same cluster by another id.
@@ -133,7 +144,7 @@ mod tests {
 
     fn facts(depth: usize) -> Facts {
         let image = Image { pool: "p".to_owned(), namespace: String::new(), name: "i".to_owned() };
-        Facts { image, snapshot: "s".to_owned(), size: 1, depth }
+        Facts { image, snapshot: "s".to_owned(), size: 1, depth, meta: Meta::new() }
     }
 
     #[tokio::test(start_paused = true)]

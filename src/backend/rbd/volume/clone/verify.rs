@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Parent, Snapshot};
+use crate::backend::rbd::encryption::same_encryption;
+use crate::backend::rbd::meta::Meta;
 use crate::backend::rbd::trash::tombstone::{TEMPORARY, is_young, volume_of};
 use crate::backend::rbd::volume::clone::source::access_to;
 use crate::backend::rbd::volume::create::{NewVolume, agrees, differs, unfinished};
@@ -24,6 +26,8 @@ pub(crate) struct Whole {
     pub(crate) info: Info,
     /// It has come to its end before, and has the size that it was made for.
     pub(crate) marked: bool,
+    /// Bytes that no pod sees.
+    pub(crate) header: u64,
 }
 
 impl Rbd {
@@ -35,13 +39,13 @@ impl Rbd {
         if self.drop_old_name(cli, image).await.map_err(unfinished)? {
             return Ok(Target::Closed);
         }
-        let made = meta::created_by(&meta, uuid);
+        let (made, header) = (meta::created_by(&meta, uuid), meta::header(&meta));
         // Of an image without parents it names none: one that a clone has inherited counts for nothing.
         let of_its_kind = |made: &meta::Created<'_>| made.source.is_some() || info.parent.is_none();
         let made = made.filter(|made| made.is_of(&info.id) && info.size >= made.size && of_its_kind(made));
         if let Some(made) = made {
             let from = made.source.map(str::to_owned);
-            return whole(new, source, from, Whole { info, marked: true });
+            return whole(new, source, from, &meta, Whole { info, marked: true, header });
         }
         let Some(parent) = &info.parent else { return Ok(Target::Half) };
         let Some(family) = Family::of(cli, parent).await.map_err(unfinished)? else {
@@ -52,7 +56,7 @@ impl Rbd {
         }
         self.not_at_work(new).await?;
         let from = family.source(parent, uuid);
-        whole(new, source, from, Whole { info, marked: false })
+        whole(new, source, from, &meta, Whole { info, marked: false, header })
     }
 
     /// `rbd clone` copies the metadata of the source when the clone is whole: a twin that is not through yet would write
@@ -75,12 +79,19 @@ impl Rbd {
     }
 }
 
-fn whole(new: &NewVolume<'_>, source: &Source, from: Option<String>, whole: Whole) -> Result<Target> {
+fn whole(
+    new: &NewVolume<'_>,
+    source: &Source,
+    from: Option<String>,
+    meta: &Meta,
+    whole: Whole,
+) -> Result<Target> {
     let asked = meta::source_text(source);
     if from.as_ref() != Some(&asked) {
         let from = from.unwrap_or_else(|| "nothing".to_owned());
         return differs(new, &format!("made from {from}, where {asked} is asked for"));
     }
+    same_encryption(new, meta, whole.marked)?;
     agrees(new, &whole.info).map(|()| Target::Whole(Box::new(whole)))
 }
 

@@ -2,6 +2,8 @@
 //! inherits metadata of its source (all of it, or, by `rbd` 16.2, what does not begin with `.rbd`), so a value that names
 //! another uuid counts for nothing. Pure.
 
+mod encryption;
+
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
@@ -10,6 +12,11 @@ use crate::backend::{FormatMark, Segments, Source};
 
 use crate::backend::rbd::cli::json::Watcher;
 
+pub(crate) use encryption::{
+    DEK, ENCRYPTED, HEADER, Key, LUKS2_HEADER, MADE, PREPARED, header, is_encrypted, is_made, key_store,
+    keys, next_older, of_key_store, says_size, undotted,
+};
+
 pub(crate) type Meta = BTreeMap<String, String>;
 
 pub(crate) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
@@ -17,8 +24,6 @@ pub(crate) const CLUSTER_NAME: &str = "csi.ceph.com/cluster/name";
 pub(crate) const MOUNTER: &str = "csi.ceph.com/mounter";
 const NBD: &str = "rbd-nbd";
 const CREATED: &str = ".rbd.csi.ceph.com/created";
-/// ceph-csi's keys of an encrypted image: the older one has a dot in front.
-const ENCRYPTED: [&str; 2] = ["rbd.csi.ceph.com/encrypted", ".rbd.csi.ceph.com/encrypted"];
 pub(crate) const FORMAT: &str = ".rbd.csi.ceph.com/format";
 pub(crate) const PUBLISHED: &str = ".rbd.csi.ceph.com/published/";
 /// The journal of the filesystem was replayed, and nobody has written since: the uuid of the volume.
@@ -83,11 +88,6 @@ pub(crate) fn source_text(source: &Source) -> String {
         Source::Snapshot(id) => format!("snapshot:{}", id.own.uuid),
         Source::Volume(id) => format!("volume:{}", id.uuid),
     }
-}
-
-/// Whether there is a header before what a pod sees of the image.
-pub(crate) fn is_encrypted(meta: &Meta) -> bool {
-    ENCRYPTED.iter().any(|key| meta.contains_key(*key))
 }
 
 pub(crate) fn format_value(mark: &FormatMark, uuid: Uuid) -> Option<String> {
