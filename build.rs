@@ -1,11 +1,13 @@
-//! Compiles proto/csi.proto with protox (no protoc needed) and takes `Debug` off every message that carries
+//! Compiles the files of proto/ with protox (no protoc needed) and takes `Debug` off every message that carries
 //! secrets, so that printing such a request does not compile.
 
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
+const FILES: [&str; 3] = ["csi.proto", "csi-addons/identity.proto", "csi-addons/encryptionkeyrotation.proto"];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo:rerun-if-changed=proto/csi.proto");
-    let descriptors = protox::compile(["csi.proto"], ["proto"])?;
+    println!("cargo:rerun-if-changed=proto");
+    let descriptors = protox::compile(FILES, ["proto"])?;
     let mut config = tonic_prost_build::Config::new();
     // Ordered maps: the same request always encodes to the same bytes, which is how duplicates are told.
     config.btree_map(["."]);
@@ -17,11 +19,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn messages_with_secrets(descriptors: &FileDescriptorSet) -> Vec<String> {
-    let csi = descriptors.file.iter().filter(|file| file.package() == "csi.v1");
-    csi.flat_map(|file| &file.message_type)
-        .filter(|message| has_secrets(message))
-        .map(|message| format!("csi.v1.{}", message.name()))
-        .collect()
+    let ours = descriptors.file.iter().filter(|file| !file.package().starts_with("google."));
+    let messages = ours.flat_map(|file| file.message_type.iter().map(|message| (file.package(), message)));
+    let secret = messages.filter(|(_, message)| has_secrets(message));
+    secret.map(|(package, message)| format!("{package}.{}", message.name())).collect()
 }
 
 fn has_secrets(message: &DescriptorProto) -> bool {

@@ -41,11 +41,12 @@ use backend::local::{Local, Names};
 use backend::rbd::{Rbd, Topology};
 use cluster::{Clusters, ReadAffinity};
 use config::{Config, Label, LogFormat};
+use csi::addons_proto;
 use csi::proto::controller_server::ControllerServer;
 use csi::proto::identity_server::IdentityServer;
 use csi::proto::node_server::NodeServer;
 use csi::proto::snapshot_metadata_server::SnapshotMetadataServer;
-use csi::{Controller, Identity, NodeService, SnapshotMetadata};
+use csi::{Addons, Controller, Identity, NodeService, SnapshotMetadata};
 use host::kernel::{Kernel, Module};
 use host::linux::{self, Linux};
 use host::{Host, cgroup};
@@ -112,10 +113,14 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         let metrics = metrics::listen(address).await?;
         ops.background(async move { metrics::serve(metrics, &path, look).await });
     }
-    server::serve(endpoint, services(config, &ops), ops, config.grace, stop).await
+    let (routes, addons) = services(config, &ops);
+    let mut listeners = vec![(endpoint, routes)];
+    listeners.extend(config.addons.as_ref().zip(addons));
+    server::serve(listeners, ops, config.grace, stop).await
 }
 
-fn services(config: &Config, ops: &Ops) -> Routes {
+/// Those of CSI, and, on nodes, those of CSI-Addons, which have an endpoint of their own.
+fn services(config: &Config, ops: &Ops) -> (Routes, Option<Routes>) {
     let host = Linux::new(config.max_rbd_processes, config.command_timeout);
     #[cfg(debug_assertions)]
     let host = host::killing::Killing::around(host);
@@ -138,14 +143,23 @@ fn services(config: &Config, ops: &Ops) -> Routes {
         let metadata = SnapshotMetadata { backend: backend.clone() };
         routes = routes.add_service(SnapshotMetadataServer::new(metadata));
     }
-    if config.node {
-        let node = Arc::new(Node::new(host, backend, config.node_id.clone(), config.max_volumes_per_node));
+    let node = config
+        .node
+        .then(|| Arc::new(Node::new(host, backend, config.node_id.clone(), config.max_volumes_per_node)));
+    if let Some(node) = node.clone() {
         if config.local.is_none() {
             ops.background(node.clone().keep_served(ops.clone()));
         }
         routes = routes.add_service(NodeServer::new(NodeService { node, ops: ops.clone() }));
     }
-    routes
+    (routes, node.map(|node| addons(config, ops, node)))
+}
+
+fn addons(config: &Config, ops: &Ops, node: Arc<Node>) -> Routes {
+    let addons = Addons { driver_name: config.driver_name.clone(), node, ops: ops.clone() };
+    Routes::new(addons_proto::identity::identity_server::IdentityServer::new(addons.clone())).add_service(
+        addons_proto::encryptionkeyrotation::encryption_key_rotation_controller_server::EncryptionKeyRotationControllerServer::new(addons),
+    )
 }
 
 fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend> {

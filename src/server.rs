@@ -9,12 +9,12 @@ use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join, try_join_all};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use http::{Request, Response};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Notify;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -30,28 +30,29 @@ use crate::ops::Ops;
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// Serves until `stop`, then lets the operations in flight end, at most for `grace`.
+/// Serves at each endpoint what belongs there until `stop`, then lets the operations in flight end, at most for `grace`.
 pub(crate) async fn serve(
-    endpoint: &Endpoint,
-    routes: Routes,
+    listeners: Vec<(&Endpoint, Routes)>,
     ops: Ops,
     grace: Duration,
     stop: impl Future<Output = ()>,
 ) -> Result<(), AnyError> {
-    let stopping = Notify::new();
+    let stopping = CancellationToken::new();
     let stopped = async {
         stop.await;
         tracing::info!(?grace, "stopping: no new calls, those in flight may end");
         ops.stop();
-        stopping.notify_one();
+        stopping.cancel();
+        Ok(())
     };
     // A client that keeps its connection open does not hold the shutdown.
     let overdue = async {
-        stopping.notified().await;
+        stopping.cancelled().await;
         tokio::time::sleep(grace).await;
     };
     let served = async {
-        listen(endpoint, routes, stopped).await?;
+        let all = listeners.into_iter().map(|(at, routes)| listen(at, routes, stopping.cancelled()));
+        try_join(try_join_all(all), stopped).await?;
         ops.drained().await;
         Ok(())
     };

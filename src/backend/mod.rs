@@ -13,13 +13,15 @@ use uuid::Uuid;
 use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, VolumeId};
+use crate::keys::Passphrase;
 
 pub(crate) use blocks::{BlockQuery, Blocks, Extent};
 pub(crate) use size::SizeRange;
 pub(crate) use types::{
     Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
-    Detach, Encryption, FormatMark, Image, Listing, Mapping, Mode, Offer, Page, Parameters, Places, Publish,
-    Segments, Severity, Shown, Snapshot, Source, Stashed, Target, Volume, VolumeState, is_in, is_static,
+    Detach, Encryption, FormatMark, Image, Listing, Mapping, Mode, NewKey, Offer, Page, Parameters, Places,
+    Publish, Segments, Severity, Shown, Snapshot, Source, Stashed, Target, Volume, VolumeState, is_in,
+    is_static,
 };
 
 /// A storage system. Every method may be repeated without harm. What only some offer answers `Unbuilt` by itself.
@@ -135,6 +137,14 @@ pub(crate) trait Backend: Send + Sync {
     /// Writes down that the LUKS header of the image is made. (Only rbd encrypts.)
     async fn mark_encrypted(&self, _: &Attach) -> Result<()> {
         unbuilt("encryption")
+    }
+    /// The keys of an encrypted image, newest first, and a new one, which is not recorded yet.
+    async fn new_key(&self, _: &Target, _: &Image) -> Result<NewKey> {
+        unbuilt("EncryptionKeyRotate")
+    }
+    /// Makes a key that opens the header already the one in force. Those before it are kept while snapshots need them.
+    async fn replace_key(&self, _: &Target, _: &Image, _: &Passphrase) -> Result<()> {
+        unbuilt("EncryptionKeyRotate")
     }
     /// What is wrong with an image that is attached here. No process, no cluster command, no waiting.
     fn image_health(&self, _: &Image) -> Vec<Ailment> {

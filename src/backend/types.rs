@@ -339,6 +339,13 @@ pub(crate) struct Encryption {
     pub(crate) made: bool,
 }
 
+/// A key in the place of others.
+pub(crate) struct NewKey {
+    /// Newest first.
+    pub(crate) keys: Vec<Passphrase>,
+    pub(crate) new: Passphrase,
+}
+
 /// What a node sees of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Shown {

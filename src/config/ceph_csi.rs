@@ -7,7 +7,6 @@ use std::ffi::OsString;
 const IGNORED: &[(&str, Switch)] = &[
     ("alsologtostderr", Switch(true)),
     ("automaxprocs", Switch(true)),
-    ("csi-addons-endpoint", Switch(false)),
     ("drivernamespace", Switch(false)),
     ("enableprofiling", Switch(true)),
     ("feature-gates", Switch(false)),

@@ -48,6 +48,9 @@ pub(crate) struct Flags {
     /// CSI socket: unix:///path, unix:/path, a bare path, or tcp://host:port [default: unix:///tmp/csi.sock]
     #[arg(long, env = "CSI_ENDPOINT")]
     endpoint: Option<String>,
+    /// Where the services of CSI-Addons listen, with the same spellings: EncryptionKeyRotate, on nodes [default: nowhere]
+    #[arg(long, env = "CSI_ADDONS_ENDPOINT")]
+    csi_addons_endpoint: Option<String>,
     /// Name of the driver [default: rbd.csi.ceph.com; with --type=local: local.csi.ceph.com]
     #[arg(long, default_value = "", hide_default_value = true)]
     drivername: String,
@@ -142,6 +145,8 @@ pub(crate) struct Flags {
 pub(crate) struct Config {
     /// None: the omap generator container of ceph-csi, which idles.
     pub(crate) endpoint: Option<Endpoint>,
+    /// None: CSI-Addons is not served.
+    pub(crate) addons: Option<Endpoint>,
     pub(crate) controller: bool,
     pub(crate) node: bool,
     pub(crate) driver_name: String,
@@ -208,6 +213,8 @@ impl Flags {
         let idle = self.kind == Type::Controller && endpoint.is_none();
         let endpoint =
             if idle { None } else { Some(Endpoint::parse(endpoint.unwrap_or("unix:///tmp/csi.sock"))?) };
+        let addons = self.csi_addons_endpoint.as_deref().filter(|text| !text.is_empty());
+        let addons = addons.map(Endpoint::parse).transpose()?;
         if node && !idle && (self.nodeid.is_empty() || self.nodeid.len() > 192) {
             return Err(format!(
                 "--nodeid={:?}: the node service needs a node name of 1 to 192 bytes",
@@ -228,6 +235,7 @@ impl Flags {
         let crush_labels = self.crush_labels(node)?;
         Ok(Config {
             endpoint,
+            addons,
             controller,
             node,
             driver_name,

@@ -1,11 +1,13 @@
 //! The CSI services. gRPC types stop here: `wire` turns them into the driver's own, and back.
 
+mod addons;
 mod blocks;
 mod controller;
 mod identity;
 mod node;
 mod wire;
 
+pub(crate) use addons::Addons;
 pub(crate) use blocks::SnapshotMetadata;
 pub(crate) use controller::Controller;
 pub(crate) use identity::Identity;
@@ -30,11 +32,30 @@ pub(crate) mod proto {
     tonic::include_proto!("csi.v1");
 }
 
+/// The same of proto/csi-addons.
+#[expect(
+    clippy::enum_variant_names,
+    clippy::pedantic,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub(crate) mod addons_proto {
+    pub(crate) mod identity {
+        tonic::include_proto!("identity");
+    }
+    pub(crate) mod encryptionkeyrotation {
+        tonic::include_proto!("encryptionkeyrotation");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Debug;
     use std::marker::PhantomData;
 
+    use super::addons_proto::encryptionkeyrotation::EncryptionKeyRotateRequest;
     use super::proto::{
         ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest,
         ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
@@ -79,9 +100,10 @@ mod tests {
             Of::<ListSnapshotsRequest>::PRINTABLE,
             Of::<NodeExpandVolumeRequest>::PRINTABLE,
             Of::<NodeGetStorageHealthRequest>::PRINTABLE,
+            Of::<EncryptionKeyRotateRequest>::PRINTABLE,
             Of::<crate::cluster::Secrets>::PRINTABLE,
         ];
-        assert_eq!(printable, [false; 20]);
+        assert_eq!(printable, [false; 21]);
         let other = Of::<ProbeRequest>::PRINTABLE;
         assert!(other, "the test itself tells them apart");
     }

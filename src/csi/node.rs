@@ -154,6 +154,6 @@ fn beside_copies(method: &'static str, volume: &str, fingerprint: u64) -> Operat
     Operation { sources, ..Operation::of(method, format!("{target} at its pods"), fingerprint) }
 }
 
-fn operation(method: &'static str, volume: &str, fingerprint: u64) -> Operation {
+pub(super) fn operation(method: &'static str, volume: &str, fingerprint: u64) -> Operation {
     Operation::of(method, lock(volume), fingerprint)
 }

@@ -1,6 +1,8 @@
 //! LUKS headers: made, opened, closed and grown, through `cryptsetup`, with ceph-csi's arguments and names. Whether one
 //! may be made is decided in node/unlock.rs.
 
+mod slots;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +11,8 @@ use crate::error::{Error, Result};
 use crate::host::mapper::{self, Mapper};
 use crate::host::{Cmd, CmdError, Host, Output, Slot, holders};
 use crate::keys::Passphrase;
+
+pub(crate) use slots::{add_key, remove_key};
 
 /// What blkid calls a device with a header.
 pub(crate) const SIGNATURE: &str = "crypto_LUKS";
@@ -20,6 +24,8 @@ const TEMPORARY: &str = "temporary-cryptsetup-";
 const OPEN_WITHIN: Duration = Duration::from_secs(150);
 /// It writes some 50 MiB.
 const FORMAT_WITHIN: Duration = Duration::from_secs(600);
+/// KiB, so that what makes the key takes no more memory than a container has.
+const PBKDF_MEMORY: &str = "32768";
 /// Parameters of a volume that say how it is encrypted, and cryptsetup's options for them.
 const CHOICES: [(&str, &str); 3] = [
     ("encryptionCipher", "--cipher"),
@@ -68,8 +74,7 @@ fn format_args(device: &Path, parameters: &BTreeMap<String, String>) -> Vec<Stri
     let fixed = ["-q", "luksFormat", "--type", "luks2", "--hash", "sha256"];
     let choices = CHOICES.iter().filter_map(|(name, option)| Some([*option, parameters.get(*name)?]));
     let sizes = ["--luks2-metadata-size", "4096k", "--luks2-keyslots-size", "8192k"];
-    // What makes the key may take no more memory than a container has.
-    let memory = ["--pbkdf-memory", "32768"];
+    let memory = ["--pbkdf-memory", PBKDF_MEMORY];
     let device = device.to_string_lossy();
     let all = fixed.into_iter().chain(choices.flatten()).chain(sizes).chain(memory);
     all.chain([device.as_ref(), "-d", "-"]).map(str::to_owned).collect()

@@ -39,7 +39,7 @@ impl Node {
     }
 
     /// The stash names it; where that is lost, the kernel does.
-    async fn image(&self, volume: &str, staged: &Mount) -> Result<Image> {
+    pub(super) async fn image(&self, volume: &str, staged: &Mount) -> Result<Image> {
         if let Some(Found::Stashed(stashed)) = staged.target.parent().map(stash::read).transpose()? {
             return Ok(stashed.image);
         }

@@ -7,6 +7,7 @@ mod expand;
 mod health;
 mod publish;
 mod replay;
+mod rotate;
 mod stage;
 mod stash;
 mod stats;

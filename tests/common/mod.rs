@@ -13,3 +13,15 @@ pub(crate) mod csi {
     #![expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated")]
     tonic::include_proto!("csi.v1");
 }
+
+/// CSI-Addons.
+pub(crate) mod addons {
+    #![expect(clippy::pedantic, clippy::enum_variant_names, unreachable_pub, reason = "generated")]
+    #![expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated")]
+    pub(crate) mod encryptionkeyrotation {
+        tonic::include_proto!("encryptionkeyrotation");
+    }
+    pub(crate) mod identity {
+        tonic::include_proto!("identity");
+    }
+}

@@ -23,15 +23,15 @@ use uuid::Uuid;
 
 use crate::backend::{
     Ailment, Attach, Attached, Backend, BlockQuery, Blocks, Capability, Capacity, CapacityQuery,
-    CreateSnapshot, CreateVolume, Detach, FormatMark, Image, Listing, Mapping, Offer, Page, Parameters,
-    Publish, Segments, SizeRange, Snapshot, Stashed, Target, Volume, VolumeState,
+    CreateSnapshot, CreateVolume, Detach, FormatMark, Image, Listing, Mapping, NewKey, Offer, Page,
+    Parameters, Publish, Segments, SizeRange, Snapshot, Stashed, Target, Volume, VolumeState,
 };
 use crate::cluster::{Access, Clusters, ReadAffinity, Secrets};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid, volume_uuid};
-use crate::keys::KeyStores;
+use crate::keys::{KeyStores, Passphrase};
 use crate::labels::NodeLabels;
 use crate::ops::Ops;
 
@@ -340,6 +340,14 @@ impl Backend for Rbd {
     async fn mark_encrypted(&self, request: &Attach) -> Result<()> {
         let access = self.target_access(&request.target)?;
         self.cli(&access).set_meta(&request.image, meta::ENCRYPTED, meta::MADE).await
+    }
+
+    async fn new_key(&self, target: &Target, image: &Image) -> Result<NewKey> {
+        self.next_key(target, image).await
+    }
+
+    async fn replace_key(&self, target: &Target, image: &Image, key: &Passphrase) -> Result<()> {
+        self.rotate_key(target, image, key).await
     }
 
     fn image_health(&self, image: &Image) -> Vec<Ailment> {

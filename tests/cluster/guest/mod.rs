@@ -14,4 +14,5 @@ mod nbd;
 mod needs;
 mod readers;
 mod restores;
+mod rotation;
 mod truths;
