@@ -41,7 +41,7 @@ test-vm: ## Only what needs another kernel: krbd, rbd-nbd, LUKS and kills in a v
 
 .PHONY: test-all
 test-all: ## The same with the long parts: hundreds of kills, ten thousand images, random calls, a second Ceph (18.2)
-	@BOTH_CEPHS=1 KILLS=all CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
+	@BOTH_CEPHS=1 GUEST=all KILLS=all CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
 
 .PHONY: bench
 bench: ## What the driver costs, beside the bare commands: without Ceph, on a throwaway cluster, on a real kernel

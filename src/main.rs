@@ -123,7 +123,7 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
 fn services(config: &Config, ops: &Ops) -> (Routes, Option<Routes>) {
     let host = Linux::new(config.max_rbd_processes, config.command_timeout);
     #[cfg(debug_assertions)]
-    let host = host::killing::Killing::around(host);
+    let host = host::killing::Killing::around(host, config.kill_file.clone());
     let host: Arc<dyn Host> = Arc::new(host);
     let backend = backend(config, &host, ops);
     let identity = Identity {

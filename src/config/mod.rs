@@ -4,6 +4,8 @@ mod ceph_csi;
 mod endpoint;
 mod labels;
 mod limits;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -134,6 +136,10 @@ pub(crate) struct Flags {
     /// Verbosity, klog's scale: 0 to 3 info, 4 and 5 debug (each command), 6 and more trace
     #[arg(short, long = "v", default_value_t = 0)]
     v: u8,
+    /// For tests: see `host::killing`
+    #[cfg(debug_assertions)]
+    #[arg(long, env = "KILL_FILE", hide = true)]
+    kill_file: Option<PathBuf>,
     /// Print the version
     #[arg(long, action = ArgAction::Version)]
     version: Option<bool>,
@@ -178,6 +184,8 @@ pub(crate) struct Config {
     pub(crate) metrics: Option<(SocketAddr, String)>,
     pub(crate) log_format: LogFormat,
     pub(crate) verbosity: u8,
+    #[cfg(debug_assertions)]
+    pub(crate) kill_file: Option<PathBuf>,
     /// One line for each flag that is accepted and does nothing.
     pub(crate) warnings: Vec<String>,
 }
@@ -207,7 +215,7 @@ impl Config {
 }
 
 impl Flags {
-    fn validate(self, warnings: Vec<String>) -> Result<Config, String> {
+    fn validate(self, mut warnings: Vec<String>) -> Result<Config, String> {
         let (controller, node) = self.services()?;
         let endpoint = self.endpoint.as_deref().filter(|text| !text.is_empty());
         let idle = self.kind == Type::Controller && endpoint.is_none();
@@ -215,6 +223,10 @@ impl Flags {
             if idle { None } else { Some(Endpoint::parse(endpoint.unwrap_or("unix:///tmp/csi.sock"))?) };
         let addons = self.csi_addons_endpoint.as_deref().filter(|text| !text.is_empty());
         let addons = addons.map(Endpoint::parse).transpose()?;
+        if addons.is_some() && !node {
+            warnings
+                .push("--csi-addons-endpoint: nothing of CSI-Addons is served by a controller".to_owned());
+        }
         if node && !idle && (self.nodeid.is_empty() || self.nodeid.len() > 192) {
             return Err(format!(
                 "--nodeid={:?}: the node service needs a node name of 1 to 192 bytes",
@@ -259,6 +271,8 @@ impl Flags {
             metrics,
             log_format: self.log_format,
             verbosity: self.v,
+            #[cfg(debug_assertions)]
+            kill_file: self.kill_file,
             warnings,
         })
     }
@@ -328,74 +342,4 @@ fn driver_name(text: &str, kind: Type) -> Result<String, String> {
         ));
     }
     Ok(name.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(args: &str) -> Result<Config, String> {
-        let args = std::iter::once("ceph-rbd-csi").chain(args.split_whitespace());
-        Config::parse(args.map(OsString::from)).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn ceph_csi_s_node_manifest_is_understood() {
-        let config = check("--nodeid=n1 --pluginpath=/var/lib/kubelet/plugins --stagingpath=/s/ --type=rbd -nodeserver=true --endpoint=unix:///csi/csi.sock --csi-addons-endpoint=unix:///x -v=5 --drivername=rbd.csi.ceph.com --enableprofiling=false -pidlimit -1").expect("its flags");
-        assert!(config.node && !config.controller && config.pid_limit == -1);
-        assert_eq!(config.endpoint, Some(Endpoint::Unix("/csi/csi.sock".into())));
-        assert_eq!(config.verbosity, 5);
-        assert_eq!(config.warnings.len(), 4);
-    }
-
-    #[test]
-    fn no_service_named_means_both() {
-        assert!(check("--type=rbd --nodeid n").expect("both").serves_both());
-    }
-
-    #[test]
-    fn read_affinity_is_spelt_as_ceph_csi_spells_it() {
-        let args = "--type=rbd --nodeid n --enable-read-affinity=true --crush-location-labels=";
-        let config = check(&format!("{args}a/zone=z,b/rack=r")).expect("labels with values");
-        let keys: Vec<_> = config.crush_labels.iter().map(|label| label.key.as_str()).collect();
-        assert_eq!((config.read_affinity, keys), (true, vec!["a/zone", "b/rack"]));
-        assert!(check(&format!("{args}a/zone")).is_err_and(|error| error.contains("a/zone=…")));
-        let none = check("--type=rbd --nodeid n --enable-read-affinity=false --crush-location-labels=a/zone");
-        assert!(!none.expect("flags").read_affinity);
-    }
-
-    #[test]
-    fn the_omap_generator_container_has_no_endpoint() {
-        assert_eq!(check("--type=controller").expect("idle").endpoint, None);
-    }
-
-    #[test]
-    fn what_is_unknown_or_not_built_is_refused() {
-        for args in [
-            "--type=rbd --nodeid=n --nodeide=n",
-            "--type=rbd",
-            "--type=cephfs",
-            "--type=local --nodeid=n --enable-fencing",
-            "--type=rbd --nodeid=a/b",
-            "--type=rbd --nodeid=n --drivername=-x",
-            "--type=rbd --nodeid=n --rbdhardmaxclonedepth=15",
-            "--type=rbd --nodeid=n --rbdhardmaxclonedepth=3",
-            "--type=rbd --nodeid=n --maxsnapshotsonimage=501",
-            "--type=rbd --nodeid=n --minsnapshotsonimage=451",
-            "--type=rbd --nodeid=n --pidlimit=-2",
-            "--type=local --nodeid=n --nodeserver",
-            "--type=local --nodeid=n --local-root=relative",
-            "--type=local --nodeid=n --local-overcommit=0.5",
-            "--type=local --nodeid=n --local-overcommit=NaN",
-        ] {
-            assert!(check(args).is_err(), "{args} was taken");
-        }
-    }
-
-    #[test]
-    fn fencing_is_switched_on_by_name_alone() {
-        for (flag, on) in [("", false), ("--enable-fencing=false", false), ("--enable-fencing", true)] {
-            assert_eq!(check(&format!("--type=rbd --nodeid=n {flag}")).expect("flags").fencing, on, "{flag}");
-        }
-    }
 }

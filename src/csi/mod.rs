@@ -34,7 +34,6 @@ pub(crate) mod proto {
 
 /// The same of proto/csi-addons.
 #[expect(
-    clippy::enum_variant_names,
     clippy::pedantic,
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,

@@ -1,5 +1,5 @@
 //! For the tests of crashes, in debug builds alone: the driver dies by SIGKILL just before or just after a step of its
-//! machine. `KILL_FILE` names a file: with `2 after` in it, the driver dies after its third step from then on; every step
+//! machine. `--kill-file` names a file: with `2 after` in it, the driver dies after its third step from then on; every step
 //! is added to the file beside it whose name ends in `.steps`.
 
 use std::fs::{self, File};
@@ -22,8 +22,8 @@ pub(crate) struct Killing<H> {
 }
 
 impl<H> Killing<H> {
-    pub(crate) fn around(host: H) -> Self {
-        Self { host, file: std::env::var_os("KILL_FILE").map(Into::into), counting: Mutex::default() }
+    pub(crate) fn around(host: H, file: Option<PathBuf>) -> Self {
+        Self { host, file, counting: Mutex::default() }
     }
 
     /// True where the driver is to die after this step.

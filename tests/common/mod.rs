@@ -16,7 +16,7 @@ pub(crate) mod csi {
 
 /// CSI-Addons.
 pub(crate) mod addons {
-    #![expect(clippy::pedantic, clippy::enum_variant_names, unreachable_pub, reason = "generated")]
+    #![expect(clippy::pedantic, unreachable_pub, reason = "generated")]
     #![expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated")]
     pub(crate) mod encryptionkeyrotation {
         tonic::include_proto!("encryptionkeyrotation");

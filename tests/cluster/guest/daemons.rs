@@ -169,6 +169,7 @@ async fn a_daemon_that_ended_with_the_plugin_is_begun_anew_by_the_configuration(
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_daemon_that_ended_with_the_plugin_is_begun_anew_by_the_next_call_with_secrets() {
     let _groups = Groups::new();
     let stand = inside(false).await;
@@ -185,6 +186,7 @@ async fn a_daemon_that_ended_with_the_plugin_is_begun_anew_by_the_next_call_with
 
 /// As where the volume was given to another node meanwhile.
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn no_daemon_is_begun_where_another_client_holds_the_image() {
     let stand = Stand::new(block()).await;
     stand.life.up(&stand.node).await;
@@ -206,6 +208,7 @@ fn lab_address() -> String {
 
 /// The device would stay for ever: no list has it.
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_device_whose_daemon_died_is_taken_away_with_its_volume() {
     let stand = Stand::new(block()).await;
     stand.life.stage(&stand.node).await.expect("NodeStageVolume");
@@ -219,6 +222,7 @@ async fn a_device_whose_daemon_died_is_taken_away_with_its_volume() {
 
 /// What a pod wrote and did not sync is in the kernel's memory: at the unmount it has to come to the image.
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn what_was_written_before_a_daemon_died_is_there_when_its_volume_is_staged_anew() {
     let scene = scene(true);
     let node = Node::start(&scene).await;

@@ -80,11 +80,13 @@ async fn an_encrypted_ext4_volume_lives() {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn an_encrypted_xfs_volume_lives() {
     lives(mount("xfs")).await;
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn an_encrypted_block_volume_lives() {
     lives(block()).await;
 }
@@ -153,16 +155,18 @@ async fn a_half_made_header_is_made_again() {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_driver_killed_around_cryptsetup_leaves_an_encrypted_volume_whole() {
     let scene = Scene::new();
     let controller = scene.on_node("outside", "controller").start().await;
     let mut node = Wrapper::new(&scene).start(&scene).await;
     let new = async || encrypted_life(&scene, &controller, "", mount("ext4")).await;
-    Matrix::new("ext4 in LUKS", |step| step.starts_with("cryptsetup")).run(&mut node, new).await;
+    Matrix::short("ext4 in LUKS", |step| step.starts_with("cryptsetup")).run(&mut node, new).await;
 }
 
 /// By force, which nobody should.
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_device_that_is_taken_away_below_a_mapper_is_told_and_staged_anew() {
     let scene = Scene::new();
     let controller = scene.on_node("outside", "controller").start().await;

@@ -59,11 +59,13 @@ async fn an_ext4_grows_while_a_file_is_open() {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn an_xfs_grows_while_a_file_is_open() {
     grows_while_a_file_is_open(mount("xfs")).await;
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_block_volume_grows_while_it_is_open() {
     grows_while_a_file_is_open(block()).await;
 }

@@ -3,8 +3,8 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -17,38 +17,74 @@ const PATIENCE: Duration = Duration::from_secs(240);
 pub(super) struct Machine {
     /// With the socket of its shell, and the pid of qemu.
     control: PathBuf,
+    /// Where it is asked.
+    pub(super) address: String,
     shell: Mutex<BufReader<UnixStream>>,
+    _vm: Child,
 }
 
-/// One for all facts, which run one after the other.
+/// That of the fact which runs on this thread: it has it alone.
 pub(super) fn machine() -> &'static Machine {
-    static MACHINE: OnceLock<Machine> = OnceLock::new();
-    MACHINE.get_or_init(Machine::boot)
+    thread_local! {
+        static LEASE: Lease = Lease::take();
+    }
+    LEASE.with(|lease| lease.0)
+}
+
+/// Machines that no fact has, and how many were booted.
+static IDLE: Mutex<(Vec<&'static Machine>, usize)> = Mutex::new((Vec::new(), 0));
+
+struct Lease(&'static Machine);
+
+impl Lease {
+    fn take() -> Self {
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(machine) = idle.0.pop() {
+            return Self(machine);
+        }
+        let number = idle.1;
+        idle.1 += 1;
+        drop(idle);
+        Self(Box::leak(Box::new(Machine::boot(number))))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        IDLE.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.0);
+    }
 }
 
 /// Of the network around the tests (tests/lab/net).
-pub(super) fn address(name: &str) -> String {
+fn network(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!("these tests need a network of their own: run `make test-vm`, or tests/lab/net with CMD")
     })
 }
 
 impl Machine {
-    fn boot() -> Self {
+    fn boot(number: usize) -> Self {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
         let control = tempfile::tempdir().expect("a folder for the machine").keep();
-        Command::new(tests.join("vm"))
+        let taps = network("VM_TAPS");
+        let tap =
+            taps.split(' ').nth(number).unwrap_or_else(|| panic!("--test-threads: {taps} is all there is"));
+        let on = |net: &str| format!("{}.{}", network(net), number + 2);
+        let address = on("VM_NET");
+        let vm = Command::new(tests.join("vm"))
             .arg("run")
             .arg(tests.join("agent"))
-            .args([address("VM_IP"), address("VM_CEPH_IP")])
+            .args([&address, &on("VM_CEPH_NET")])
             .env("VM_CONTROL", &control)
             .env("VM_SECONDS", "7200")
+            .env("VM_TAP", tap)
+            .env("VM_MAC", format!("52:54:00:99:00:{number:02x}"))
             .stdin(Stdio::null())
             .spawn()
             .expect("tests/lab/vm");
         let shell = connect(&control.join("port"));
         shell.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-        let machine = Self { control, shell: Mutex::new(BufReader::new(shell)) };
+        let machine = Self { control, address, shell: Mutex::new(BufReader::new(shell)), _vm: vm };
         machine.run("modprobe rbd");
         machine
     }
@@ -61,20 +97,22 @@ impl Machine {
 
     /// What it printed, on both streams, in either case.
     pub(super) fn try_run(&self, script: &str) -> Result<String, String> {
-        let mut shell = self.shell();
-        let line = format!("eval {}\n", quoted(script));
-        shell.get_mut().write_all(line.as_bytes()).expect("the guest listens");
-        let mut head = String::new();
-        shell.read_line(&mut head).unwrap_or_else(|error| panic!("{script}: no answer: {error}"));
-        let (code, length) = head.trim().split_once(' ').unwrap_or_else(|| panic!("{script}: {head:?}"));
-        let mut output = vec![0; length.parse().expect("a length")];
-        shell.read_exact(&mut output).expect("what was printed");
-        let output = String::from_utf8_lossy(&output).into_owned();
+        let (code, output) =
+            self.ask(script).map_err(|error| format!("the guest does not answer: {error}"))?;
         if code == "0" { Ok(output) } else { Err(format!("exit {code}: {output}")) }
     }
 
-    fn shell(&self) -> MutexGuard<'_, BufReader<UnixStream>> {
-        self.shell.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ask(&self, script: &str) -> std::io::Result<(String, String)> {
+        let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
+        shell.get_mut().write_all(format!("eval {}\n", quoted(script)).as_bytes())?;
+        let mut head = String::new();
+        shell.read_line(&mut head)?;
+        let parsed =
+            head.trim().split_once(' ').and_then(|(code, length)| Some((code, length.parse().ok()?)));
+        let (code, length) = parsed.ok_or_else(|| std::io::Error::other(format!("{head:?}")))?;
+        let mut output = vec![0; length];
+        shell.read_exact(&mut output)?;
+        Ok((code.to_owned(), String::from_utf8_lossy(&output).into_owned()))
     }
 
     /// It stands still, and nobody is told: until it is thawed.
@@ -93,11 +131,11 @@ impl Machine {
 
     /// The guest does not reach the cluster any more; it is asked as before.
     pub(super) fn cut_off(&self) {
-        self.run(&format!("ip route add blackhole {}/32", address("LAB_IP")));
+        self.run(&format!("ip route add blackhole {}/32", network("LAB_IP")));
     }
 
     pub(super) fn reconnect(&self) {
-        self.run(&format!("ip route del blackhole {}/32", address("LAB_IP")));
+        self.run(&format!("ip route del blackhole {}/32", network("LAB_IP")));
     }
 }
 

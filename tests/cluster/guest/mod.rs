@@ -1,5 +1,5 @@
 //! What only a real kernel shows: the node service in a virtual machine, the controller and the cluster outside.
-//! Run with `make test-vm`; these facts share one machine, so one after the other.
+//! Run with `make test-vm`; each fact has a machine for itself meanwhile, and there are two.
 
 mod machine;
 mod node;

@@ -79,11 +79,13 @@ async fn an_ext4_volume_lives_and_grows_on_rbd_nbd() {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn an_xfs_volume_lives_and_grows_on_rbd_nbd() {
     lives(mount("xfs")).await;
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_block_volume_lives_and_grows_on_rbd_nbd() {
     lives(block()).await;
 }

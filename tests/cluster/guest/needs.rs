@@ -48,6 +48,7 @@ const NO_TREE: &str =
     r#"unshare --mount bash -c 'umount --lazy "/lib/modules/$(uname -r)" && exec "$0" "$@"'"#;
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_module_that_cannot_be_loaded_is_told_with_what_to_do() {
     machine().run(NO_MODULES);
     let scene = Scene::new();
@@ -113,6 +114,7 @@ impl Drop for Group {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn the_limit_of_processes_is_set_in_either_version_of_control_groups() {
     let enter = |inside: &str| {
         format!("bash -c 'echo $$ >/sys/fs/cgroup/driver/cgroup.procs && exec {inside} \"$0\" \"$@\"'")
@@ -130,6 +132,7 @@ async fn the_limit_of_processes_is_set_in_either_version_of_control_groups() {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_network_that_is_not_the_machine_s_is_warned_of() {
     let driver = env!("CARGO_BIN_EXE_ceph-rbd-csi");
     let said = machine().run(&format!(

@@ -11,7 +11,7 @@ use crate::common::sight::{Mounted, parse_mounts};
 use crate::common::tools::unique;
 use crate::harness::Scene;
 
-use super::machine::{Machine, address, machine};
+use super::machine::{Machine, machine};
 
 /// Its `--nodeid`.
 pub(super) const GUEST: &str = "guest";
@@ -27,6 +27,7 @@ pub(super) struct Node {
     /// Its command line, with what is set before it.
     command: String,
     client: Client,
+    machine: &'static Machine,
 }
 
 impl Node {
@@ -42,11 +43,11 @@ impl Node {
             "{before} {} --type=node --nodeid={GUEST} --endpoint=tcp://{}:{PORT} --config={}/config.json \
              --command-timeout={COMMAND_TIMEOUT} {flags}",
             env!("CARGO_BIN_EXE_ceph-rbd-csi"),
-            address("VM_IP"),
+            machine().address,
             folder.trim_end_matches('/'),
         );
-        let client = Client::of(&format!("http://{}:{PORT}", address("VM_IP")));
-        let node = Self { folder, log, command, client };
+        let client = Client::of(&format!("http://{}:{PORT}", machine().address));
+        let node = Self { folder, log, command, client, machine: machine() };
         node.launch().await;
         node
     }
@@ -76,11 +77,11 @@ impl Node {
 
     #[track_caller]
     pub(super) fn run(&self, script: &str) -> String {
-        machine().run(script)
+        self.machine.run(script)
     }
 
     pub(super) fn machine(&self) -> &'static Machine {
-        machine()
+        self.machine
     }
 
     /// Images that krbd has mapped, as `pool/namespace/image`, of the kernel's own word.
@@ -177,9 +178,10 @@ impl Drop for Node {
     #[expect(clippy::print_stderr, reason = "what the driver said explains why a test failed")]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("the end of the log of the guest's node:\n{}", self.log());
+            let log = self.machine.try_run(&format!("tail -n 60 {}", self.log)).unwrap_or_else(|why| why);
+            eprintln!("the end of the log of the guest's node:\n{log}");
         }
-        let _ = machine().try_run(&format!(
+        let _ = self.machine.try_run(&format!(
             "kill -9 $(cat /run/driver.pid)
              for m in $(grep -F {} /proc/mounts | cut -d' ' -f2 | tac); do umount -l $m; done
              for d in /dev/mapper/luks-*; do [ -e $d ] && cryptsetup close $d; done

@@ -34,6 +34,7 @@ async fn live_side_by_side(fs_type: &str) {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn an_ext4_and_its_restore_live_side_by_side() {
     live_side_by_side("ext4").await;
 }

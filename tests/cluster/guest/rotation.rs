@@ -13,13 +13,13 @@ use crate::harness::Scene;
 use crate::keys::encrypted_life;
 use crate::life::request;
 
-use super::machine::address;
+use super::machine::machine;
 use super::node::Node;
 
 const PORT: u16 = 9001;
 
 async fn rotate(life: &Life) -> Answer {
-    let endpoint = format!("http://{}:{PORT}", address("VM_IP"));
+    let endpoint = format!("http://{}:{PORT}", machine().address);
     let channel = Endpoint::try_from(endpoint).expect("an endpoint").connect_lazy();
     let request = EncryptionKeyRotateRequest {
         volume_id: life.id.clone(),
@@ -30,7 +30,7 @@ async fn rotate(life: &Life) -> Answer {
 }
 
 async fn assert_offered() {
-    let endpoint = format!("http://{}:{PORT}", address("VM_IP"));
+    let endpoint = format!("http://{}:{PORT}", machine().address);
     let channel = Endpoint::try_from(endpoint).expect("an endpoint").connect_lazy();
     let mut identity = IdentityClient::new(channel);
     let who = identity.get_identity(GetIdentityRequest {}).await.expect("GetIdentity").into_inner();
@@ -48,7 +48,7 @@ fn slots(node: &Node) -> String {
 async fn a_snapshot_is_read_with_the_key_of_its_time() {
     let scene = Scene::new();
     let controller = scene.with_key_stores(scene.on_node("outside", "controller")).start().await;
-    let addons = format!("--csi-addons-endpoint=tcp://{}:{PORT}", address("VM_IP"));
+    let addons = format!("--csi-addons-endpoint=tcp://{}:{PORT}", machine().address);
     let stores = scene.path("key-stores.json");
     let node = Node::start_with(&scene, "", &format!("--kms-config={} {addons}", stores.display())).await;
     assert_offered().await;
@@ -79,7 +79,7 @@ async fn a_snapshot_is_read_with_the_key_of_its_time() {
 async fn a_volume_without_a_key_of_its_own_gets_none() {
     let scene = Scene::new();
     let controller = scene.on_node("outside", "controller").start().await;
-    let addons = format!("--csi-addons-endpoint=tcp://{}:{PORT}", address("VM_IP"));
+    let addons = format!("--csi-addons-endpoint=tcp://{}:{PORT}", machine().address);
     let node = Node::start_with(&scene, "", &addons).await;
     let life = Life::create_as(&scene, &controller, request::create(&unique("pvc"), 64, mount("ext4"))).await;
     life.up(&node).await;

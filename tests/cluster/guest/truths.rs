@@ -58,6 +58,7 @@ async fn goes_away(capability: VolumeCapability) {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn an_ext4_whose_device_is_gone_is_staged_anew() {
     goes_away(mount("ext4")).await;
 }
@@ -68,6 +69,7 @@ async fn an_xfs_whose_device_is_gone_is_staged_anew() {
 }
 
 #[tokio::test]
+#[ignore = "minutes under emulation: make test-all"]
 async fn a_block_volume_whose_device_is_gone_is_staged_anew() {
     goes_away(block()).await;
 }

@@ -38,6 +38,7 @@ pub(crate) mod errno {
     pub(crate) const NOTEMPTY: i32 = 39;
     pub(crate) const BLOCKLISTED: i32 = 108;
     pub(crate) const TIMEDOUT: i32 = 110;
+    pub(crate) const STALE: i32 = 116;
     pub(crate) const DQUOT: i32 = 122;
 }
 

@@ -56,7 +56,8 @@ impl Cli<'_> {
         match restored.map_err(|error| (error.exit(), error)) {
             Ok(_) => Ok(Restored::Done),
             Err((Some(errno::NOENT), _)) => Ok(Restored::Absent),
-            Err((Some(errno::BUSY), _)) => Ok(Restored::Removing),
+            // 116: a twin changed what the trash says of it in between (seen).
+            Err((Some(errno::BUSY | errno::STALE), _)) => Ok(Restored::Removing),
             Err((_, error)) => {
                 Err(explain(&format!("restoring image {id} as {name} from the trash of {pool}"), error))
             }
