@@ -10,6 +10,7 @@ mod pool;
 mod snapshot;
 mod trash;
 mod volume;
+mod watchers;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,6 @@ use crate::ops::Ops;
 
 use ceph_csi::adopt::Names;
 use cli::Cli;
-use cli::json::Watcher;
 use params::mapping::{Client, Wanted};
 use params::{Plan, snapshot_prefix};
 use pool::Pools;
@@ -55,9 +55,6 @@ pub(crate) use volume::placement::Topology;
 const GRANULE: u64 = 1 << 20;
 /// librbd's object map counts at most so many objects.
 const MAX_OBJECTS: u64 = 256_000_000;
-/// How often watchers are looked at before they are believed.
-const LOOKS: u32 = 3;
-const LOOK_AGAIN: Duration = Duration::from_millis(700);
 const DEFAULT_OBJECT_SIZE: u64 = 4 << 20;
 
 pub(crate) struct Rbd {
@@ -372,32 +369,4 @@ fn fits(size: u64, object_size: u64) -> Result<u64> {
         )));
     }
     Ok(size)
-}
-
-/// Looks at the watchers until they are `fine`, a few times: every command that opens an image for writing (also
-/// `rbd image-meta list`) watches it for a moment. None where there is no such image.
-async fn settled_watchers(
-    cli: &Cli<'_>,
-    image: &Image,
-    fine: impl Fn(&[Watcher]) -> bool,
-) -> Result<Option<Vec<Watcher>>> {
-    watchers_after(LOOKS, cli, image, fine).await
-}
-
-/// The same with so many looks at most.
-async fn watchers_after(
-    looks: u32,
-    cli: &Cli<'_>,
-    image: &Image,
-    fine: impl Fn(&[Watcher]) -> bool,
-) -> Result<Option<Vec<Watcher>>> {
-    let mut watchers = cli.watchers(image).await?;
-    for _ in 1..looks {
-        if watchers.as_deref().is_none_or(&fine) {
-            break;
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-        watchers = cli.watchers(image).await?;
-    }
-    Ok(watchers)
 }

@@ -4,12 +4,13 @@ use crate::backend::{Attach, Mode};
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
+use crate::backend::rbd::Rbd;
 use crate::backend::rbd::attach::replay::Purpose;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Device, Watcher};
 use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::params::mapping::Wanted;
-use crate::backend::rbd::{Rbd, settled_watchers};
+use crate::backend::rbd::watchers::settled_watchers;
 
 /// Two maps of one image on two nodes both succeed, and the filesystem is destroyed.
 pub(super) struct Writer<'a> {

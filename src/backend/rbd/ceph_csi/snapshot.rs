@@ -6,12 +6,13 @@ use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::{Pool, SnapshotId, VolumeId};
 
+use crate::backend::rbd::Rbd;
 use crate::backend::rbd::ceph_csi::journal::{self, Entry, lossy, recorded, trailing_uuid};
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Snapshot, Watcher};
 use crate::backend::rbd::meta;
 use crate::backend::rbd::snapshot::noted;
-use crate::backend::rbd::{Rbd, settled_watchers};
+use crate::backend::rbd::watchers::settled_watchers;
 
 impl Rbd {
     /// The image that a snapshot of ceph-csi is, and the snapshot on it that restores start from.

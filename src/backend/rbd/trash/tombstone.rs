@@ -10,11 +10,12 @@ use crate::backend::Image;
 use crate::error::{Error, Result};
 use crate::id::{SnapshotId, trailing_uuid};
 
+use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::json::Snapshot;
 use crate::backend::rbd::cli::{Cli, Renamed, Restored};
 use crate::backend::rbd::trash::{Trash, length_prefixed};
 use crate::backend::rbd::volume::id_object;
-use crate::backend::rbd::{LOOK_AGAIN, LOOKS, Rbd};
+use crate::backend::rbd::watchers::{LOOK_AGAIN, LOOKS};
 
 /// A tombstone is `csi-del-<uuid of the volume>-<image id>`: one uuid may have several, as a volume of one name may be
 /// made and deleted again and again.

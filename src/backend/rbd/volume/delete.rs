@@ -5,13 +5,14 @@ use crate::cluster::Secrets;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
+use crate::backend::rbd::Rbd;
 use crate::backend::rbd::ceph_csi::journal::Entry;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Info, Watcher};
 use crate::backend::rbd::meta::{self, Meta};
 use crate::backend::rbd::trash::tombstone::{TEMPORARY, is_csi, kept};
 use crate::backend::rbd::volume::clone::verify::Family;
-use crate::backend::rbd::{Rbd, settled_watchers};
+use crate::backend::rbd::watchers::settled_watchers;
 
 impl Rbd {
     pub(crate) async fn delete_volume(&self, id: &VolumeId, secrets: &Secrets) -> Result<()> {

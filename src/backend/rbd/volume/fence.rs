@@ -6,10 +6,11 @@ use crate::backend::Image;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
 
+use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::Watcher;
 use crate::backend::rbd::meta::{self, Meta, Published};
-use crate::backend::rbd::{LOOKS, Rbd, settled_watchers, watchers_after};
+use crate::backend::rbd::watchers::{LOOKS, settled_watchers, watchers_after};
 
 /// Looks at the watchers before a client is shut out: the unmap of a healthy node may lag, and its other volumes are at stake.
 const PATIENT_LOOKS: u32 = 10;

@@ -17,10 +17,11 @@ use crate::host::{Host, Slot};
 use crate::metrics::METRICS;
 use crate::ops::Ops;
 
+use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::cli::json::{Child, Info, Snapshot};
 use crate::backend::rbd::meta::{self, Meta};
-use crate::backend::rbd::{Rbd, settled_watchers};
+use crate::backend::rbd::watchers::settled_watchers;
 
 /// Linux takes 510; some are left for what is under way at once, and for administrators.
 const MOST_SNAPSHOTS: usize = 500;

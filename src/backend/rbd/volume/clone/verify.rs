@@ -13,7 +13,8 @@ use crate::backend::rbd::trash::tombstone::{TEMPORARY, is_young, volume_of};
 use crate::backend::rbd::volume::clone::source::access_to;
 use crate::backend::rbd::volume::create::{NewVolume, agrees, differs, unfinished};
 use crate::backend::rbd::volume::id_object;
-use crate::backend::rbd::{Rbd, meta, settled_watchers};
+use crate::backend::rbd::watchers::settled_watchers;
+use crate::backend::rbd::{Rbd, meta};
 
 pub(crate) enum Target {
     /// It cannot be opened: nothing is there, or a half that was killed at its very beginning.
