@@ -12,10 +12,10 @@ use crate::error::{Error, Result, chain};
 use crate::host::Mount;
 use crate::ops::{Operation, Ops};
 
-use super::device::{SYS, device_is_read_only, number};
+use super::device::{SYS, device_is_read_only};
 use super::stash;
 use super::unlock::attached_device;
-use super::{Kind, Node, is_staged, kind, lock};
+use super::{Kind, Node, device_of, is_staged, kind, lock};
 
 /// How often they are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -55,8 +55,7 @@ impl Node {
             return Ok(());
         };
         let block = kind(staged) == Kind::Block;
-        let device = if block { number(&staged.target).ok() } else { Some(staged.device.clone()) };
-        let read_only = device.is_some_and(|device| device_is_read_only(&device, Path::new(SYS)));
+        let read_only = device_of(staged).is_some_and(|device| device_is_read_only(&device, Path::new(SYS)));
         let as_it_is = if read_only { Mode::MultiNodeReader } else { Mode::SingleNodeWriter };
         let (target, mode, node) = (target.clone(), mode.unwrap_or(as_it_is), self.id.clone());
         let attach = Attach { target, image: stashed.image.clone(), mode, block, node };

@@ -6,9 +6,9 @@ use crate::backend::{Ailment, Severity, Stashed};
 use crate::error::{Error, Result};
 use crate::host::Mount;
 
-use super::device::{SYS, device_exists, ext4_errors, number};
+use super::device::{SYS, device_exists, ext4_errors};
 use super::stash;
-use super::{Kind, Node, is_staged, kind};
+use super::{Kind, Node, device_of, is_staged, kind};
 
 impl Node {
     /// `NotFound` where the volume is not staged here.
@@ -72,11 +72,7 @@ fn ailments(staged: &Mount, sys: &Path) -> Vec<Ailment> {
 
 /// In words, where the kernel does not have the device any more that is behind a staged volume.
 pub(super) fn gone(staged: &Mount, sys: &Path) -> Option<String> {
-    let device = match kind(staged) {
-        // A device node that was bound stays when the device goes. No node: it is being unstaged.
-        Kind::Block => number(&staged.target).ok()?,
-        Kind::Filesystem | Kind::Directory => staged.device.clone(),
-    };
+    let device = device_of(staged)?;
     let place = staged.target.display();
     (!device_exists(&device, sys)).then(|| {
         format!(

@@ -168,6 +168,15 @@ fn kind(staged: &Mount) -> Kind {
     }
 }
 
+/// The number of the device behind a staged volume. None: its device node is gone, it is being unstaged.
+fn device_of(staged: &Mount) -> Option<String> {
+    match kind(staged) {
+        // A device node that was bound stays when the device goes, and the mount has the number of devtmpfs.
+        Kind::Block => device::number(&staged.target).ok(),
+        Kind::Filesystem | Kind::Directory => Some(staged.device.clone()),
+    }
+}
+
 /// The path as the kernel names it in mountinfo: its folder without symlinks. What does not exist stays as it is.
 fn resolved(path: &Path) -> PathBuf {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
