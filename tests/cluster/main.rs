@@ -35,6 +35,7 @@ mod foreign;
 mod format;
 mod growth;
 mod guest;
+mod header_kills;
 mod headers;
 mod kills;
 mod labels;
