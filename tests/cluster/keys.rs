@@ -71,9 +71,7 @@ pub(crate) async fn encrypted_life(
     access: VolumeCapability,
 ) -> Life {
     let mib = access.usual_mib();
-    let asked = request::create(&unique("pvc"), mib, access).encrypted(store);
-    let secrets = asked.secrets.clone();
-    Life { secrets, ..Life::create_as(scene, driver, asked).await }
+    Life::create_as(scene, driver, request::create(&unique("pvc"), mib, access).encrypted(store)).await
 }
 
 impl Corner {

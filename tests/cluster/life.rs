@@ -40,10 +40,11 @@ impl Life {
     }
 
     pub(crate) async fn create_as(scene: &Scene, driver: &Driver, request: CreateVolumeRequest) -> Self {
-        let capability = request.volume_capabilities[0].clone();
+        let (capability, secrets) = (request.volume_capabilities[0].clone(), request.secrets.clone());
         let volume = driver.create(request).await.expect("CreateVolume");
         let image = volume.volume_context.get("imageName").expect("the context names the image").clone();
-        Self::known(scene, driver, &volume.volume_id, &image, capability).with_context(volume.volume_context)
+        let known = Self::known(scene, driver, &volume.volume_id, &image, capability);
+        Self { secrets, ..known.with_context(volume.volume_context) }
     }
 
     /// A volume that exists already, with fresh paths.

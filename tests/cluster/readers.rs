@@ -17,7 +17,7 @@ use crate::common::sight::{PATIENCE, eventually};
 use crate::common::tools::{Answer, check, run, twice, unique};
 use crate::harness::{Driver, Scene};
 
-const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
+pub(crate) const REPLAYED: &str = ".rbd.csi.ceph.com/replayed";
 /// Holds whoever says that a journal was replayed, until there is a file `go`.
 const HOLD: &str = r#"
 if [[ $* == *set*/replayed* ]]; then until [ -e "$(dirname "$CALLS")/go" ]; do sleep 0.1; done; fi

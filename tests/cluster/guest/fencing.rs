@@ -2,16 +2,16 @@
 
 use tonic::Code;
 
-use crate::common::csi::{NodeGetVolumeHealthRequest, VolumeCapability};
+use crate::common::csi::NodeGetVolumeHealthRequest;
 use crate::common::life::{Life, block, mount};
 use crate::common::sight::eventually;
 use crate::common::tools::{check, run};
 use crate::fencing::FENCING;
-use crate::harness::{Driver, Scene};
+use crate::harness::Scene;
 use crate::lab::blocklist;
 
 use super::machine::Machine;
-use super::node::{GUEST, Node};
+use super::node::{GUEST, Node, given};
 
 /// The guest stands still, until this goes out of sight.
 struct Frozen(&'static Machine);
@@ -27,13 +27,6 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         self.0.thaw();
     }
-}
-
-/// A volume that the guest was given.
-async fn given(scene: &Scene, controller: &Driver, capability: VolumeCapability) -> Life {
-    let life = Life::create(scene, controller, capability).await;
-    life.attach(controller, GUEST).await.expect("ControllerPublishVolume");
-    life
 }
 
 /// What a pod writes there reaches the cluster, or it is told.

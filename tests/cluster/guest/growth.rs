@@ -8,7 +8,7 @@ use crate::harness::Scene;
 use crate::lab::POOL;
 use crate::life::request;
 
-use super::node::{GUEST, Node};
+use super::node::{Node, given, start_both};
 
 impl Node {
     /// Bytes of the filesystem, or of the device, that a pod sees.
@@ -30,11 +30,8 @@ impl Node {
 }
 
 async fn grows_while_a_file_is_open(capability: VolumeCapability) {
-    let scene = Scene::new();
-    let controller = scene.on_node("outside", "controller").start().await;
-    let node = Node::start(&scene).await;
-    let life = Life::create(&scene, &controller, capability).await;
-    life.attach(&controller, GUEST).await.expect("ControllerPublishVolume");
+    let (scene, controller, node) = start_both().await;
+    let life = given(&scene, &controller, capability).await;
     life.up(&node).await;
     let digest = node.write(&life, 2);
     let holder = node.spawn(&format!("exec 9<>{}; exec sleep 3600", life.place().display()));
@@ -85,9 +82,7 @@ fn resize_untold(scene: &Scene, image: &str, bytes: i64) {
 
 #[tokio::test]
 async fn a_growth_that_nobody_was_told_of_is_found() {
-    let scene = Scene::new();
-    let controller = scene.on_node("outside", "controller").start().await;
-    let node = Node::start(&scene).await;
+    let (scene, controller, node) = start_both().await;
     let mut asked = request::create(&unique("pvc"), 320, mount("xfs"));
     // No map of objects, which would have to have been resized first.
     asked.parameters.extend(request::map(&[("imageFeatures", "layering,exclusive-lock")]));

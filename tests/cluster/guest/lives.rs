@@ -3,18 +3,14 @@
 use std::path::Path;
 
 use crate::common::csi::VolumeCapability;
-use crate::common::life::{Life, block, mount};
-use crate::harness::Scene;
+use crate::common::life::{block, mount};
 
-use super::node::{GUEST, Node};
+use super::node::{GUEST, given, start_both};
 
 /// Created, used, and taken away again.
 async fn lives(capability: VolumeCapability) {
-    let scene = Scene::new();
-    let controller = scene.on_node("outside", "controller").start().await;
-    let node = Node::start(&scene).await;
-    let life = Life::create(&scene, &controller, capability).await;
-    life.attach(&controller, GUEST).await.expect("ControllerPublishVolume");
+    let (scene, controller, node) = start_both().await;
+    let life = given(&scene, &controller, capability).await;
     life.up(&node).await;
     let image = format!("{}/{}", scene.corner.place(), life.image);
     assert_eq!(node.krbd(), [image]);

@@ -4,6 +4,8 @@
 mod machine;
 mod node;
 
+mod adopted;
+mod copies;
 mod daemons;
 mod encrypted;
 mod fencing;

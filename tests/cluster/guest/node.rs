@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::client::Client;
-use crate::common::csi::ProbeRequest;
+use crate::common::csi::{ProbeRequest, VolumeCapability};
 use crate::common::life::Life;
 use crate::common::sight::{Mounted, parse_mounts};
 use crate::common::tools::unique;
-use crate::harness::Scene;
+use crate::harness::{Driver, Scene};
 
 use super::machine::{Machine, machine};
 
@@ -19,6 +19,21 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: u16 = 9000;
 /// An emulated `rbd` beside others takes minutes where a real one takes a moment.
 const COMMAND_TIMEOUT: &str = "5m";
+
+/// A controller outside, and a node in the guest.
+pub(super) async fn start_both() -> (Scene, Driver, Node) {
+    let scene = Scene::new();
+    let controller = scene.on_node("outside", "controller").start().await;
+    let node = Node::start(&scene).await;
+    (scene, controller, node)
+}
+
+/// A volume that the guest was given.
+pub(super) async fn given(scene: &Scene, controller: &Driver, capability: VolumeCapability) -> Life {
+    let life = Life::create(scene, controller, capability).await;
+    life.attach(controller, GUEST).await.expect("ControllerPublishVolume");
+    life
+}
 
 /// A driver in the guest. Killed when it goes out of sight, and what is left of the scene is taken down.
 pub(super) struct Node {

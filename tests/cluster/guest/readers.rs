@@ -6,9 +6,12 @@ use crate::common::csi::volume_capability::access_mode::Mode;
 use crate::common::life::{Life, block, mount};
 use crate::common::tools::{check, run};
 use crate::harness::Scene;
-use crate::sources::{restored, snapshot};
+use crate::keys::encrypted_life;
+use crate::readers::REPLAYED;
+use crate::sources::{like, restored, snapshot};
 
-use super::node::{GUEST, Node};
+use super::encrypted::Wrapper;
+use super::node::{GUEST, Node, start_both};
 
 impl Node {
     /// Why a pod that is root cannot write there.
@@ -55,12 +58,43 @@ async fn two_kernels_read_what_was_restored() {
     node.assert_clean();
 }
 
+/// Opened once to be written, for its journal, and from then on by a mapper that takes no write, over a device that
+/// takes none.
+#[tokio::test]
+async fn an_encrypted_snapshot_is_read_at_several_paths() {
+    let scene = Scene::new();
+    let controller = scene.with_key_stores(scene.on_node("outside", "controller")).start().await;
+    let node = Wrapper::new(&scene).start(&scene).await;
+    let source = encrypted_life(&scene, &controller, "meta", mount("ext4")).await;
+    source.up(&node).await;
+    let digest = node.write(&source, 2);
+    let asked = like(&source).encrypted("meta").of_snapshot(&snapshot(&scene, &source).id);
+    let life = Life::create_as(&scene, &controller, asked).await.with(Mode::MultiNodeReaderOnly);
+    life.attach(&controller, GUEST).await.expect("ControllerPublishVolume");
+    for turn in ["replayed", "as it was left"] {
+        life.up(&node).await;
+        assert_eq!(scene.corner.meta(&life.image).get(REPLAYED), Some(&life.uuid()), "{turn}");
+        let mapper = node.run(&format!("blockdev --getro /dev/mapper/{}", life.mapper()));
+        assert_eq!((node.is_read_only(&life), mapper.trim()), (true, "1"), "{turn}");
+        let second = Life { target: life.target.with_file_name("second"), ..life.clone() };
+        second.publish(&node).await.expect("NodePublishVolume at a second path");
+        life.stage(&node).await.expect("the same again");
+        for seen in [&life, &second] {
+            assert_eq!(node.read(seen, 2), digest, "{turn}");
+            assert!(node.refusal(seen).contains("Read-only file system"));
+        }
+        second.unpublish(&node).await.expect("NodeUnpublishVolume");
+        life.down(&node).await;
+        assert_eq!(node.mappers(), [source.mapper()]);
+    }
+    source.down(&node).await;
+    node.assert_clean();
+}
+
 #[tokio::test]
 #[ignore = "minutes under emulation: make test-all"]
 async fn what_is_published_read_only_takes_no_write() {
-    let scene = Scene::new();
-    let controller = scene.on_node("outside", "controller").start().await;
-    let node = Node::start(&scene).await;
+    let (scene, controller, node) = start_both().await;
     let life = Life::create(&scene, &controller, mount("xfs")).await;
     life.up(&node).await;
     let digest = node.write(&life, 1);

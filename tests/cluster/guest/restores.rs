@@ -1,17 +1,13 @@
 //! A restore beside its source on one node: the same filesystem by its UUID, and the data of its own moment.
 
 use crate::common::life::{Life, mount};
-use crate::harness::Scene;
 use crate::sources::{restored, snapshot};
 
-use super::node::{GUEST, Node};
+use super::node::{GUEST, given, start_both};
 
 async fn live_side_by_side(fs_type: &str) {
-    let scene = Scene::new();
-    let controller = scene.on_node("outside", "controller").start().await;
-    let node = Node::start(&scene).await;
-    let source = Life::create(&scene, &controller, mount(fs_type)).await;
-    source.attach(&controller, GUEST).await.expect("ControllerPublishVolume");
+    let (scene, controller, node) = start_both().await;
+    let source = given(&scene, &controller, mount(fs_type)).await;
     source.up(&node).await;
     let before = node.write(&source, 2);
     let taken = snapshot(&scene, &source);

@@ -66,9 +66,7 @@ async fn a_snapshot_is_read_with_the_key_of_its_time() {
     life.down(&node).await;
     controller.delete(&life.id).await.expect("DeleteVolume");
     let asked = request::create(&unique("pvc"), 64, mount("ext4")).encrypted("meta");
-    let asked = asked.of_snapshot(&snapshot.snapshot_id);
-    let secrets = asked.secrets.clone();
-    let restored = Life { secrets, ..Life::create_as(&scene, &controller, asked).await };
+    let restored = Life::create_as(&scene, &controller, asked.of_snapshot(&snapshot.snapshot_id)).await;
     restored.up(&node).await;
     assert_eq!(node.read(&restored, 2), digest);
     restored.down(&node).await;
