@@ -1,10 +1,17 @@
-//! How many processes and threads the driver's own control group may hold: `pids.max`, of cgroup v1 or v2.
+//! The control groups of a process, and how many processes and threads the driver's own may hold: `pids.max`, of cgroup v1
+//! or v2.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::mountinfo::{self, Mount};
+
+/// Controllers and path of each, from the lines of /proc/<pid>/cgroup: `number:controllers:path`. Version 2 names no
+/// controllers.
+pub(super) fn groups(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
+}
 
 /// -1: as many as the groups above allow. What the limit was is answered; why it stays as it is, in words.
 pub(crate) fn limit_processes(limit: i32) -> Result<String, String> {
@@ -58,13 +65,11 @@ struct Group {
 }
 
 impl Group {
-    /// Lines of `number:controllers:path`. Version 1 counts where it has the controller, also beside version 2, whose
-    /// line names no controllers.
+    /// Version 1 counts where it has the controller, also beside version 2.
     fn of(text: &str) -> Option<Self> {
-        let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-        let counting = lines().find(|(controllers, _)| mountinfo::has(controllers, "pids"));
+        let counting = groups(text).find(|(controllers, _)| mountinfo::has(controllers, "pids"));
         let (controllers, path) =
-            counting.or_else(|| lines().find(|(controllers, _)| controllers.is_empty()))?;
+            counting.or_else(|| groups(text).find(|(controllers, _)| controllers.is_empty()))?;
         Some(Self { unified: controllers.is_empty(), path: path.into() })
     }
 

@@ -28,7 +28,7 @@ impl Mapper {
             name: text("dm/name")?,
             kernel: file_name(block),
             number: text("dev")?,
-            below: entries(&block.join("slaves")).iter().map(|below| device(&file_name(below))).collect(),
+            below: below(block).iter().map(|below| device(&file_name(below))).collect(),
             read_only: text("ro")? == "1",
             sectors: text("size")?.parse().ok()?,
         })
@@ -43,6 +43,11 @@ impl Mapper {
 /// Where the node of a mapper is, or is going to be.
 pub(crate) fn path(name: &str) -> PathBuf {
     Path::new(NODES).join(name)
+}
+
+/// What a device is made of, by its folder in /sys. A link that leads nowhere: that one is gone.
+pub(crate) fn below(block: &Path) -> Vec<PathBuf> {
+    entries(&block.join("slaves"))
 }
 
 pub(crate) fn all(sys: &Path) -> Vec<Mapper> {

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::cgroup::groups;
 use super::{Cmd, Host};
 
 const GROUP: &str = "ceph-rbd-csi";
@@ -25,34 +26,28 @@ pub(crate) async fn give(host: &dyn Host, process: u32) -> Result<(), String> {
 
 /// The groups that the process has to be moved to.
 fn plan(root: &Path, process: u32) -> Result<Vec<PathBuf>, String> {
-    let groups = |process: &str| {
+    let read = |process: &str| {
         let file = root.join("proc").join(process).join("cgroup");
         fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
     };
-    let own = groups("self")?;
-    let around: Vec<Group> =
-        own.lines().filter_map(Group::of).filter(|group| group.is_around(root)).collect();
-    if around.is_empty() || groups(&process.to_string())? != own {
+    let own = read("self")?;
+    let each = groups(&own).map(|(controllers, path)| Group { controllers, path });
+    let around: Vec<Group> = each.filter(|group| group.is_around(root)).collect();
+    if around.is_empty() || read(&process.to_string())? != own {
         return Ok(Vec::new());
     }
-    if groups("1")? == own {
+    if read("1")? == own {
         return Err("its process namespace ends with the driver's container: hostPID is needed".to_owned());
     }
     around.iter().map(|group| group.outside(root)).collect()
 }
 
-/// A line of /proc/<pid>/cgroup: `number:controllers:path`; version 2 names no controllers.
 struct Group<'a> {
     controllers: &'a str,
     path: &'a str,
 }
 
-impl<'a> Group<'a> {
-    fn of(line: &'a str) -> Option<Self> {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        Some(Self { controllers, path })
-    }
-
+impl Group<'_> {
     /// Not the topmost group. A control group namespace shows its own group as that.
     fn is_around(&self, root: &Path) -> bool {
         let hidden = |folder: PathBuf| folder.join(EVENTS).exists();

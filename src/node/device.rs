@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::host::device_number;
 pub(super) use crate::host::mapper::SYS;
+use crate::host::mapper::below;
 
 /// The number of the device that a device node names.
 pub(super) fn number(node: &Path) -> io::Result<String> {
@@ -22,9 +23,8 @@ pub(super) fn device_exists(number: &str, sys: &Path) -> bool {
 
 /// A mapper outlives a device that is taken away below it by force.
 fn stands(mapper: &Path) -> bool {
-    let below = fs::read_dir(mapper.join("slaves")).into_iter().flatten().flatten();
-    let mut below = below.map(|device| device.path()).peekable();
-    below.peek().is_some() && below.all(|device| device.exists())
+    let below = below(mapper);
+    !below.is_empty() && below.iter().all(|device| device.exists())
 }
 
 pub(super) fn device_is_read_only(number: &str, sys: &Path) -> bool {
