@@ -152,6 +152,26 @@ impl Clusters {
         .collect()
     }
 
+    /// One cluster as the user of the secrets, or of its credential; with these pools, or those of its credential.
+    pub(crate) fn place(&self, cluster: &str, secrets: &Secrets, pools: &[String]) -> Result<Listed> {
+        let credential = self.entry(cluster)?.rbd.credential;
+        let without = |what: &str| {
+            let path = self.path.display();
+            Error::Invalid(format!("cluster {cluster:?} has no rbd.credential in {path} that names {what}"))
+        };
+        if secrets.is_empty() && credential.is_none() {
+            return Err(without("a user: give --user and --keyfile"));
+        }
+        let pools = match credential {
+            Some(credential) if pools.is_empty() => credential.pools,
+            _ => pools.to_vec(),
+        };
+        if pools.is_empty() {
+            return Err(without("pools: give --pool"));
+        }
+        Ok(Listed { access: self.access(cluster, secrets)?, pools })
+    }
+
     /// Whether the configuration has a credential for this cluster.
     pub(crate) fn is_listed(&self, cluster: &str) -> bool {
         self.entry(cluster).is_ok_and(|entry| entry.rbd.credential.is_some())

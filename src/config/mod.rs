@@ -2,6 +2,7 @@
 
 mod ceph_csi;
 mod endpoint;
+mod journal;
 mod labels;
 mod limits;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, Parser, ValueEnum};
 
 pub(crate) use endpoint::Endpoint;
+pub(crate) use journal::Journal;
 pub(crate) use labels::{Kubernetes, Label};
 pub(crate) use limits::Limits;
 
@@ -42,6 +44,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Clone, Parser)]
 #[command(name = "ceph-rbd-csi", version, disable_version_flag = true)]
 #[command(next_line_help = false, term_width = 110)]
+#[command(after_help = "The way back to ceph-csi is a command of its own: ceph-rbd-csi journal --help")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch that a manifest sets by its own name")]
 pub(crate) struct Flags {
     /// What to serve

@@ -22,6 +22,7 @@ mod wrap;
 
 mod adopted;
 mod adopted_snapshots;
+mod back;
 mod blocks;
 mod clone_kills;
 mod clones;
@@ -53,6 +54,7 @@ mod races;
 mod readers;
 mod refuse;
 mod secrets;
+mod sidecars;
 mod snapshots;
 mod stash;
 mod takeover;

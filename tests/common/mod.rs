@@ -4,6 +4,7 @@ pub(crate) mod client;
 pub(crate) mod driver;
 pub(crate) mod growth;
 pub(crate) mod life;
+pub(crate) mod sidecars;
 pub(crate) mod sight;
 pub(crate) mod tools;
 pub(crate) mod wrap;

@@ -30,4 +30,5 @@ mod pids;
 mod places;
 mod readers;
 mod reflink;
+mod sidecars;
 mod torn;

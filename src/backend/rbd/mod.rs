@@ -49,6 +49,7 @@ use volume::clone::source::Sources;
 use volume::fence::Fencing;
 use volume::not_found;
 
+pub(crate) use ceph_csi::back::WayBack;
 pub(crate) use volume::placement::Topology;
 
 /// Image sizes are whole MiB, as ceph-csi's are.

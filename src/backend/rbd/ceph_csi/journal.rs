@@ -1,5 +1,6 @@
 //! ceph-csi's journal: omap objects beside the images, which tell the names of volumes and snapshots whose ids do not.
-//! Read where ceph-csi wrote them, written for volumes that are named with a prefix, taken away behind the image.
+//! Read where ceph-csi wrote them, written for volumes that are named with a prefix or are to go back to ceph-csi (`back`),
+//! taken away behind the image.
 
 use uuid::Uuid;
 
@@ -12,7 +13,7 @@ use crate::backend::rbd::cli::Cli;
 use crate::backend::rbd::params::check_plain;
 
 /// The name of the image.
-const IMAGE: &str = "csi.imagename";
+pub(super) const IMAGE: &str = "csi.imagename";
 /// Where the key by the request's name is, in 16 hexadecimal digits, when it is not in the pool of the image.
 const JOURNAL_POOL: &str = "csi.journalpool";
 /// The id of the image, written when it is made.
@@ -21,8 +22,10 @@ pub(crate) const IMAGE_ID: &str = "csi.imageid";
 pub(crate) const SOURCE: &str = "csi.source";
 
 /// The key store of something that is encrypted, and the way in which it is.
-const KEY_STORE: &str = "csi.volume.encryptKMS";
-const ENCRYPTION: &str = "csi.volume.encryptionType";
+pub(super) const KEY_STORE: &str = "csi.volume.encryptKMS";
+pub(super) const ENCRYPTION: &str = "csi.volume.encryptionType";
+/// The Kubernetes namespace of its claim, by which some key stores tell tenants apart.
+pub(super) const OWNER: &str = "csi.volume.owner";
 
 /// What an entry is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl Entry {
     }
 
     /// The key of the request's name.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Volume => "csi.volname",
             Self::Snapshot => "csi.snapname",

@@ -5,7 +5,7 @@
 pub(crate) mod tombstone;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -174,6 +174,11 @@ impl Attempt {
     fn is_stale(&self) -> bool {
         SystemTime::now().duration_since(self.since).is_ok_and(|age| age > STALE)
     }
+}
+
+/// The ids of the images that the keys of an index have intents for.
+pub(crate) fn intended(keys: Vec<String>) -> BTreeSet<String> {
+    by_image(keys).into_keys().collect()
 }
 
 /// The intents among the keys of an index, by the image that they name.

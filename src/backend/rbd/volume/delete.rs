@@ -20,11 +20,16 @@ impl Rbd {
         let cli = self.cli(&access);
         let pool = self.pools.name(&cli, &id.pool).await?;
         let default = cli.image(&pool, &id.default_image());
-        let (deleted, published) =
-            tokio::join!(self.delete_image(&cli, &default, id), self.published_keys(&cli, &pool, id));
+        let object = Entry::Volume.object(id.uuid);
+        let (deleted, published, journalled) = tokio::join!(
+            self.delete_image(&cli, &default, id),
+            self.published_keys(&cli, &pool, id),
+            cli.object_time(&pool, &object)
+        );
         let deleted = deleted?;
-        // Ours of the default name has no journal; ceph-csi's has (its uuids are random), and so has a prefixed one.
-        if !deleted || id.uuid.get_version_num() != 5 {
+        // Ours of the default name has no journal, unless ceph-csi was to have it; ceph-csi's has (its uuids are random), and
+        // so has a prefixed one.
+        if !deleted || journalled?.is_some() || id.uuid.get_version_num() != 5 {
             self.delete_journalled(&cli, id, &pool, deleted).await?;
         }
         // None, unless ControllerUnpublishVolume was killed just before its end and never repeated.
