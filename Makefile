@@ -20,7 +20,7 @@ build: cargo ## The release binary, target/release/ceph-rbd-csi
 check: cargo ## The quick one: format, clippy, unit tests, house rules; needs no cluster and no root
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
-	cargo test --bins --test tidy --test readme
+	cargo test --bins --test tidy --test docs
 	@if command -v shellcheck >/dev/null; then shellcheck -x $(SCRIPTS); fi
 
 .PHONY: demo
