@@ -56,14 +56,14 @@ impl Release {
         let mkfs = if self.fs_type == "xfs" { "-K" } else { "-m0 -Enodiscard,lazy_itable_init=1" };
         let options = if self.fs_type == "xfs" { "defaults,nouuid" } else { "defaults" };
         let (key, name, place) = (self.key(), life.mapper(), life.staging.join(&life.id));
-        let device = node.run(&format!(
-            "set -e; d=$(CEPH_CONF={}/ceph.conf rbd map {} --device-type krbd --options noudev)
-             cost='--pbkdf-memory 32768 --pbkdf-force-iterations 4'
-             echo -n {key} | cryptsetup -q luksFormat --type luks2 --hash sha256 {} $cost $d -d - >&2
-             echo -n {key} | cryptsetup luksOpen $d {name} --disable-keyring -d - >&2
-             mkfs.{} -q {mkfs} /dev/mapper/{name} >&2
-             mkdir -p {place} {target}; mount -t {} -o _netdev,{options} /dev/mapper/{name} {place}
-             mount --bind {place} {target}; echo $d",
+        node.run(&format!(
+            "d=$(CEPH_CONF={}/ceph.conf rbd map {} --device-type krbd --options noudev) &&
+             cost='--pbkdf-memory 32768 --pbkdf-force-iterations 4' &&
+             echo -n {key} | cryptsetup -q luksFormat --type luks2 --hash sha256 {} $cost $d -d - &&
+             echo -n {key} | cryptsetup luksOpen $d {name} --disable-keyring -d - &&
+             mkfs.{} -q {mkfs} /dev/mapper/{name} &&
+             mkdir -p {place} {target} && mount -t {} -o _netdev,{options} /dev/mapper/{name} {place} &&
+             mount --bind {place} {target}",
             lab().dir.display(),
             scene.corner.spec(&life.image),
             self.sizes,
@@ -72,7 +72,8 @@ impl Release {
             place = place.display(),
             target = life.target.display(),
         ));
-        let mut stash = ceph_csi::stash_of(scene, life, 3, device.trim());
+        // Of krbd it stashes no device.
+        let mut stash = ceph_csi::stash_of(scene, life, 3, "");
         stash["encrypted"] = true.into();
         node.run(&format!("echo '{stash}' >{}/image-meta.json", life.staging.display()));
     }
