@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/bench-stage tests/csc tests/demo tests/demo-local tests/quota \
-           tests/sanity tests/driver.sh tests/measure.sh tests/steps.sh tests/lab/ceph tests/lab/ceph-18 \
-           tests/lab/agent tests/lab/bin-18/in-tree tests/lab/install tests/lab/net tests/lab/tools tests/lab/vm
+           tests/sanity tests/check.sh tests/driver.sh tests/image tests/measure.sh tests/steps.sh tests/lab/ceph tests/lab/ceph-18 \
+           tests/lab/agent tests/lab/bin-18/in-tree tests/lab/debian.sh tests/lab/image tests/lab/in-image \
+           tests/lab/install tests/lab/net tests/lab/tools tests/lab/vm
 
 .PHONY: help
 help: ## This list
@@ -15,6 +16,17 @@ help: ## This list
 .PHONY: build
 build: cargo ## The release binary, target/release/ceph-rbd-csi
 	cargo build --release
+
+# The dates in the image are that of the last change.
+IMAGE ?= ceph-rbd-csi:$(shell sed -n 's/^version = "\(.*\)"/\1/p;/^\[dependencies/q' Cargo.toml)
+epoch = $(shell git log -1 --format=%ct)
+
+.PHONY: image
+image: ## The container image, ceph-rbd-csi:VERSION, by docker, podman or buildah, whichever runs here; IMAGE_FLAGS go to it
+	@if docker info >/dev/null 2>&1; then SOURCE_DATE_EPOCH=$(epoch) docker build $(IMAGE_FLAGS) --tag $(IMAGE) .; \
+	elif command -v podman >/dev/null; then podman build --timestamp=$(epoch) $(IMAGE_FLAGS) --tag $(IMAGE) .; \
+	elif command -v buildah >/dev/null; then buildah build --timestamp=$(epoch) $(IMAGE_FLAGS) --tag $(IMAGE) .; \
+	else echo "neither docker nor podman nor buildah runs here: install one" >&2; exit 1; fi
 
 .PHONY: check
 check: cargo ## The quick one: format, clippy, unit tests, house rules; needs no cluster and no root
@@ -39,9 +51,13 @@ test: ## Everything that is tested: units, wire contract, both backends, csi-san
 test-vm: ## Only what needs another kernel: krbd, rbd-nbd, LUKS and kills in a virtual machine (no KVM needed)
 	@tests/all vm
 
+.PHONY: test-image
+test-image: ## Only the container image: built without a registry, and each of its programs run
+	@tests/all image
+
 .PHONY: test-all
 test-all: ## The same with the long parts: hundreds of kills, ten thousand images, random calls, a second Ceph (18.2)
-	@BOTH_CEPHS=1 GUEST=all KILLS=all CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
+	@BOTH_CEPHS=1 IMAGE_TWICE=1 GUEST=all KILLS=all CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 tests/all
 
 .PHONY: bench
 bench: ## What the driver costs, beside the bare commands: without Ceph, on a throwaway cluster, on a real kernel

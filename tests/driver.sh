@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by sanity, csc, demo, demo-local, quota, bench and bench-local: a folder of their own, the
+# Sourced by sanity, csc, demo, demo-local, quota, image, bench and bench-local: a folder of their own, the
 # driver in it (on the lab's cluster, inside `tests/lab/ceph with`, or on a folder of this machine), csc
 # as its client, and their end.
 # Env: DRIVER, the binary to run (the release build, else the debug build).
@@ -10,6 +10,7 @@ readonly cluster_id=lab node_id=lab-node
 work=
 driver_pid=
 driver_type=() # what it serves, by make_work or make_local_work
+driver_command=() # what starts it, where that is not its binary
 driver_flags=()
 mapper=
 
@@ -133,7 +134,7 @@ write_config() {
 start_driver() {
     local driver
     driver=$(pick_driver)
-    env --unset=CSI_ENDPOINT "$driver" "${driver_type[@]}" --endpoint="$CSI_ENDPOINT" \
+    env --unset=CSI_ENDPOINT "${driver_command[@]:-$driver}" "${driver_type[@]}" --endpoint="$CSI_ENDPOINT" \
         --nodeid="$node_id" "${driver_flags[@]}" >>"$work/driver.log" 2>&1 &
     driver_pid=$!
 }

@@ -40,6 +40,32 @@ pub(crate) trait Host: Send + Sync {
     async fn unmount(&self, path: &Path) -> io::Result<()>;
 }
 
+/// Every program that the driver runs, and modprobe, which `rbd map` does. tests/image looks for them in the image.
+const PROGRAMS: &[&str] = &[
+    "blkid",
+    "ceph",
+    "chattr",
+    "cp",
+    "cryptsetup",
+    "fsck.ext4",
+    "fsfreeze",
+    "gzip",
+    "losetup",
+    "lsattr",
+    "mkfs.ext4",
+    "mkfs.xfs",
+    "modprobe",
+    "nsenter",
+    "rados",
+    "rbd",
+    "rbd-nbd",
+    "resize2fs",
+    "rm",
+    "setpriv",
+    "xfs_growfs",
+    "xfs_quota",
+];
+
 /// A program to run.
 #[derive(Clone)]
 pub(crate) struct Cmd {
@@ -55,6 +81,10 @@ pub(crate) struct Cmd {
 
 impl Cmd {
     pub(crate) fn new<S: Into<String>>(program: &'static str, args: impl IntoIterator<Item = S>) -> Self {
+        debug_assert!(
+            cfg!(test) || PROGRAMS.contains(&program),
+            "{program} is not in PROGRAMS: is it in the image?"
+        );
         let args = args.into_iter().map(Into::into).collect();
         Self {
             program,
