@@ -5,13 +5,13 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/bench-stage tests/csc tests/demo tests/demo-local tests/quota \
-           tests/sanity tests/check.sh tests/driver.sh tests/image tests/measure.sh tests/steps.sh tests/lab/ceph tests/lab/ceph-18 \
-           tests/lab/agent tests/lab/bin-18/in-tree tests/lab/debian.sh tests/lab/image tests/lab/in-image \
-           tests/lab/install tests/lab/net tests/lab/tools tests/lab/vm
+           tests/sanity tests/check.sh tests/driver.sh tests/image tests/measure.sh tests/steps.sh tests/deploy/run tests/deploy/quickstart \
+           tests/lab/ceph tests/lab/ceph-18 tests/lab/agent tests/lab/bin-18/in-tree tests/lab/debian.sh tests/lab/image \
+           tests/lab/in-image tests/lab/install tests/lab/kube tests/lab/net tests/lab/tools tests/lab/vm
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: cargo ## The release binary, target/release/ceph-rbd-csi
@@ -46,6 +46,12 @@ demo-local: ## The same without Ceph, on folders and loop devices, with snapshot
 .PHONY: test
 test: ## Everything that is tested: units, wire contract, both backends, csi-sanity, csc
 	@tests/all
+
+.PHONY: test-deploy
+test-deploy: cargo ## Manifests and chart against a real kube-apiserver, its sidecars and their rights (no cluster needed)
+	@tests/lab/install kube go rust
+	cargo build --quiet
+	@tests/deploy/run
 
 .PHONY: test-vm
 test-vm: ## Only what needs another kernel: krbd, rbd-nbd, LUKS and kills in a virtual machine (no KVM needed)
