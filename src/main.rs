@@ -95,13 +95,13 @@ fn journal(asked: &Journal) -> Result<(String, bool), Error> {
     if !missing.is_empty() {
         return Err(Error::Precondition(format!("these programs are not on PATH: {}", missing.join(", "))));
     }
+    let names = asked.names().map_err(Error::Invalid)?;
     let key = asked.key().map_err(Error::Invalid)?;
     let secrets = asked.user.clone().zip(key).map(|(user, key)| [("userID", user), ("userKey", key)]);
     let secrets = secrets.into_iter().flatten().map(|(name, value)| (name.to_owned(), value)).collect();
     let clusters = Clusters::new(asked.config.clone());
     let place = clusters.place(&asked.cluster, &Secrets::new(secrets), &asked.pools);
     let place = place.map_err(|error| Error::Invalid(chain(&error)))?;
-    let names = asked.names().map_err(Error::Invalid)?;
     let (deadline, instance, write) = (asked.command_timeout, asked.instanceid.clone(), asked.write);
     let host = Arc::new(Linux::new(8, deadline));
     let way = WayBack { host, deadline, instance, place, names, write };

@@ -56,7 +56,12 @@ impl Journal {
 
     /// Of the user, where one is named.
     pub(crate) fn key(&self) -> Result<Option<String>, String> {
-        self.keyfile.as_deref().map(|path| read(path).map(|key| key.trim().to_owned())).transpose()
+        let Some(path) = self.keyfile.as_deref() else { return Ok(None) };
+        let key = read(path)?;
+        if key.trim().is_empty() {
+            return Err(format!("--keyfile={}: it is empty: give the key of the user there", path.display()));
+        }
+        Ok(Some(key.trim().to_owned()))
     }
 
     /// As CreateVolume got them, which are those of the PersistentVolumes.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::ceph_csi::{self, Made, names, rados};
 use crate::common::csi::{CreateVolumeRequest, Volume};
@@ -48,7 +48,7 @@ impl Told {
 fn command(scene: &Scene, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ceph-rbd-csi"));
     command.args(["journal", "--config", &scene.path("config.json").display().to_string()]);
-    command.args(args).env_remove("CEPH_CONF");
+    command.args(args).env_remove("CEPH_CONF").stdin(Stdio::null());
     command
 }
 
@@ -368,6 +368,7 @@ async fn the_credential_of_the_configuration_will_do() {
     }
     let both = [cluster.as_str(), "--pool=rbd", "--user=csi", "--keyfile=-", "--names=-"];
     assert!(told(&mut command(&scene, &both)).ends(2).said.contains("--names"));
+    assert!(told(&mut command(&scene, &both[..4])).ends(2).said.contains("--keyfile=-: it is empty"));
     let key = fs::File::open(lab().dir.join("csi.key")).expect("the key");
     told(command(&scene, &both[..4]).stdin(key)).ends(0);
     let scene = scene.listing(&[POOL]);
