@@ -4,10 +4,10 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/bench-stage tests/csc tests/demo tests/demo-local tests/quota \
+SCRIPTS := .ci/run tests/all tests/bench tests/bench-local tests/bench-stage tests/csc tests/demo tests/demo-local tests/metrics tests/quota \
            tests/sanity tests/check.sh tests/driver.sh tests/image tests/measure.sh tests/steps.sh tests/deploy/run tests/deploy/quickstart \
            tests/lab/ceph tests/lab/ceph-18 tests/lab/agent tests/lab/bin-18/in-tree tests/lab/debian.sh tests/lab/image \
-           tests/lab/in-image tests/lab/install tests/lab/kube tests/lab/net tests/lab/tools tests/lab/vm
+           tests/lab/in-image tests/lab/install tests/lab/kube tests/lab/net tests/lab/prometheus tests/lab/tools tests/lab/vm
 
 .PHONY: help
 help: ## This list

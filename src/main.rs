@@ -1,14 +1,16 @@
 //! ceph-rbd-csi: a CSI driver for Ceph RBD, or for the disk of one node; one daemon for the controller and the node.
 //!
 //! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `keys`: passphrases and their stores; `error`: the one error; `metrics`: what is counted
+//! - `liveness`: asks a driver whether it is ready, in its stead
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
+//! - `logs`: lines and how many; `request`: which call work is done for; `traces`: what a collector is sent of it
 //! - `labels`: what the Node object says of where this node is; `kubernetes`: one question to its API
 //! - `ops`: work that outlives its caller, under locks
 //! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems; `luks`: encrypted devices
 //! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command; `backend::local`: files of this node
 //! - `host`: the machine: programs, mounts, who holds a device, files that are whole at any instant
 //!
-//! This file puts them together, starts the logs and waits for the signal.
+//! This file puts them together and waits for the signal.
 
 mod authority;
 mod backend;
@@ -22,11 +24,15 @@ mod id;
 mod keys;
 mod kubernetes;
 mod labels;
+mod liveness;
+mod logs;
 mod luks;
 mod metrics;
 mod node;
 mod ops;
+mod request;
 mod server;
+mod traces;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -35,13 +41,12 @@ use std::sync::Arc;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
-use tracing_subscriber::EnvFilter;
 
 use backend::Backend;
 use backend::local::{Local, Names};
 use backend::rbd::{Rbd, Topology, WayBack};
 use cluster::{Clusters, ReadAffinity, Secrets};
-use config::{Config, Journal, Label, LogFormat};
+use config::{Config, Endpoint, Journal, Label, Poll};
 use csi::addons_proto;
 use csi::proto::controller_server::ControllerServer;
 use csi::proto::identity_server::IdentityServer;
@@ -54,18 +59,22 @@ use host::linux::{self, Linux};
 use host::{Host, cgroup};
 use keys::KeyStores;
 use labels::NodeLabels;
+use logs::Loudness;
 use metrics::METRICS;
 use node::Node;
 use ops::Ops;
+use traces::Traces;
+
+type AnyError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     if let Some(asked) = Journal::from_args() {
         return go_back(&asked);
     }
     let config = Config::from_args();
-    start_logs(&config);
+    let loudness = logs::start(&config.shown);
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    match start(&config) {
+    match start(&config, loudness) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -111,15 +120,36 @@ fn journal(asked: &Journal) -> Result<(String, bool), Error> {
     Ok((report.to_string(), report.is_fine()))
 }
 
-fn start(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
+fn start(config: &Config, loudness: Loudness) -> Result<(), AnyError> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let ended = runtime.block_on(run(config));
+    let inside = runtime.enter();
+    let traces = config.shown.collector.as_deref().map(|collector| traces(config, collector)).transpose()?;
+    let louder = loudness.by_signals()?;
+    drop(inside);
+    let ended = runtime.block_on(async {
+        tokio::select! {
+            ended = run(config) => ended,
+            () = louder => Ok(()),
+        }
+    });
+    if let Some(traces) = traces {
+        traces.end();
+    }
     // A mount that hangs in the kernel does not hold the shutdown.
     runtime.shutdown_background();
     ended
 }
 
-async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
+fn traces(config: &Config, collector: &str) -> Result<Traces, AnyError> {
+    let version = ("service.version", env!("CARGO_PKG_VERSION"));
+    let names = [("csi.driver", config.driver_name.as_str()), ("k8s.node.name", config.node_id.as_str())];
+    let names = names.into_iter().filter(|(_, name)| !name.is_empty());
+    let whose: Vec<_> = names.chain([version]).collect();
+    Traces::to(collector, &whose)
+        .map_err(|error| format!("--otlp-endpoint={collector}: {}", chain(&error)).into())
+}
+
+async fn run(config: &Config) -> Result<(), AnyError> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
@@ -131,6 +161,9 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         stop.await;
         return Ok(());
     };
+    if let Some(poll) = config.shown.liveness {
+        return tell_liveness(config, endpoint, poll, stop).await;
+    }
     let missing = linux::missing(&programs(config));
     if !missing.is_empty() {
         return Err(format!("programs that the driver needs are not on PATH: {}", missing.join(", ")).into());
@@ -145,24 +178,51 @@ async fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         "serving"
     );
     look_at_this_node(config);
-    if let Some((address, path)) = config.metrics.clone() {
-        let seen = ops.clone();
-        let look = move || {
-            let (running, oldest) = seen.oldest();
-            METRICS.in_flight.set(i64::try_from(running).unwrap_or(i64::MAX));
-            METRICS.oldest.set(oldest.as_secs_f64());
-        };
-        let metrics = metrics::listen(address).await?;
-        ops.background(async move { metrics::serve(metrics, &path, look).await });
+    let metrics = match &config.shown.metrics {
+        Some((address, path)) => Some((metrics::listen(*address).await?, path.clone())),
+        None => None,
+    };
+    let (routes, node) = services(config, &ops);
+    if let Some((listener, path)) = metrics {
+        let text = told(node.clone(), ops.clone());
+        ops.background(async move { metrics::serve(listener, &path, text).await });
     }
-    let (routes, addons) = services(config, &ops);
     let mut listeners = vec![(endpoint, routes)];
+    let addons = node.map(|node| addons(config, &ops, node));
     listeners.extend(config.addons.as_ref().zip(addons));
     server::serve(listeners, ops, config.grace, stop).await
 }
 
-/// Those of CSI, and, on nodes, those of CSI-Addons, which have an endpoint of their own.
-fn services(config: &Config, ops: &Ops) -> (Routes, Option<Routes>) {
+/// The metrics, and before them what is not counted as it happens.
+fn told(node: Option<Arc<Node>>, ops: Ops) -> impl Fn() -> String + Clone + Send + Sync + 'static {
+    move || {
+        let (running, oldest) = ops.oldest();
+        METRICS.operations(running, oldest);
+        if let Some(node) = &node {
+            node.count();
+        }
+        METRICS.text()
+    }
+}
+
+async fn tell_liveness(
+    config: &Config,
+    endpoint: &Endpoint,
+    poll: Poll,
+    stop: impl Future<Output = ()>,
+) -> Result<(), AnyError> {
+    let Some((address, path)) = &config.shown.metrics else { return Ok(()) };
+    let listener = metrics::listen(*address).await?;
+    tracing::info!(?endpoint, every = ?poll.every, within = ?poll.within, "asking whether the driver is ready");
+    tokio::select! {
+        () = liveness::watch(endpoint, poll, listener, path) => {}
+        () = stop => {}
+    }
+    Ok(())
+}
+
+/// Those of CSI, and the node behind them, where there is one.
+fn services(config: &Config, ops: &Ops) -> (Routes, Option<Arc<Node>>) {
     let host = Linux::new(config.max_rbd_processes, config.command_timeout);
     #[cfg(debug_assertions)]
     let host = host::killing::Killing::around(host, config.kill_file.clone());
@@ -194,9 +254,10 @@ fn services(config: &Config, ops: &Ops) -> (Routes, Option<Routes>) {
         }
         routes = routes.add_service(NodeServer::new(NodeService { node, ops: ops.clone() }));
     }
-    (routes, node.map(|node| addons(config, ops, node)))
+    (routes, node)
 }
 
+/// Those of CSI-Addons, which have an endpoint of their own, on nodes.
 fn addons(config: &Config, ops: &Ops, node: Arc<Node>) -> Routes {
     let addons = Addons { driver_name: config.driver_name.clone(), node, ops: ops.clone() };
     Routes::new(addons_proto::identity::identity_server::IdentityServer::new(addons.clone())).add_service(
@@ -326,19 +387,4 @@ fn programs(config: &Config) -> Vec<&'static str> {
         programs.extend(["blkid", "mkfs.ext4", "mkfs.xfs", "fsck.ext4", "resize2fs", "xfs_growfs"]);
     }
     programs
-}
-
-fn start_logs(config: &Config) {
-    let level = match config.verbosity {
-        0..=3 => "info",
-        4..=5 => "debug",
-        _ => "trace",
-    };
-    let filter = EnvFilter::new(format!("warn,ceph_rbd_csi={level}"));
-    let logs =
-        tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(std::io::stderr);
-    match config.log_format {
-        LogFormat::Text => logs.with_ansi(false).init(),
-        LogFormat::Json => logs.json().init(),
-    }
 }

@@ -11,9 +11,9 @@ use futures_util::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument as _;
 
 use crate::error::{Error, Result};
+use crate::request;
 
 /// How long an answer is waited for when the caller names no time of its own: below the sidecars' usual 150 s, so
 /// that they hear "still running" from us.
@@ -51,6 +51,8 @@ struct Running {
     sources: Vec<String>,
     fingerprint: u64,
     since: Instant,
+    /// Of the call that it was begun for.
+    request: Arc<str>,
     /// A `watch::Receiver<Option<Result<T>>>`.
     answer: Box<dyn Any + Send>,
 }
@@ -143,6 +145,7 @@ impl Ops {
             sources: operation.sources.clone(),
             fingerprint: operation.fingerprint,
             since: Instant::now(),
+            request: request::current().id,
             answer: Box::new(answer.clone()),
         };
         running.insert(operation.target.clone(), entry);
@@ -156,7 +159,7 @@ impl Ops {
                 tracing::info!(method, "ended after its caller had left");
             }
         };
-        self.tasks.spawn(task.in_current_span());
+        self.tasks.spawn(request::carried(task));
         Ok(answer)
     }
 
@@ -169,7 +172,9 @@ impl Ops {
 fn join<T: Clone + Send + Sync + 'static>(running: &Running, operation: &Operation) -> Result<Answer<T>> {
     let same = running.method == operation.method && running.fingerprint == operation.fingerprint;
     let answer = running.answer.downcast_ref::<Answer<T>>().filter(|_| same);
-    answer.cloned().ok_or_else(|| running.busy(&operation.target))
+    let answer = answer.cloned().ok_or_else(|| running.busy(&operation.target))?;
+    tracing::info!("waits for the answer to request {}, which is the same", running.request);
+    Ok(answer)
 }
 
 /// What works on a source of this operation, or reads its target.
@@ -185,8 +190,8 @@ impl Running {
     fn busy(&self, target: &str) -> Error {
         let age = humantime::format_duration(Duration::from_secs(self.since.elapsed().as_secs()));
         Error::Busy(format!(
-            "{} of {target} has been running for {age}: ask again when it has ended",
-            self.method
+            "{} of {target} has been running for {age} (request {}): ask again when it has ended",
+            self.method, self.request
         ))
     }
 }

@@ -27,6 +27,8 @@ use crate::authority::Tcp;
 use crate::config::Endpoint;
 use crate::metrics::METRICS;
 use crate::ops::Ops;
+use crate::request;
+use crate::traces::Span as Trace;
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -131,20 +133,32 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-        let span = tracing::info_span!("call", method, volume = Empty);
-        let call = self.inner.call(request);
-        Box::pin(logged(call, method, span.clone()).instrument(span))
+        let path = request.uri().path().trim_start_matches('/');
+        let (service, method) = path.rsplit_once('/').unwrap_or(("", path));
+        let work = request::Request::new(trace_of(service, method));
+        let span = tracing::info_span!("call", request = %work.id, method, volume = Empty);
+        let left = Left::new(method, span.clone(), work.span.clone());
+        let call = logged(self.inner.call(request), left);
+        Box::pin(work.carries(call).instrument(span))
     }
+}
+
+/// What a CO asks every few seconds is no news in a trace.
+fn trace_of(service: &str, method: &str) -> Trace {
+    if is_small_talk(method) {
+        return Trace::default();
+    }
+    let trace = Trace::root(&format!("{service}/{method}"));
+    trace.set("rpc.system", "grpc");
+    trace.set("rpc.service", service.to_owned());
+    trace.set("rpc.method", method.to_owned());
+    trace
 }
 
 async fn logged(
     call: impl Future<Output = Result<Response<Body>, Infallible>>,
-    method: String,
-    span: Span,
+    mut left: Left,
 ) -> Result<Response<Body>, Infallible> {
-    // Written when the client leaves before the answer and this future is dropped.
-    let mut left = Left { method, since: Instant::now(), span, answered: false };
     let response = match AssertUnwindSafe(call).catch_unwind().await {
         Ok(response) => response?,
         Err(_) => Status::internal(format!("{} panicked, a bug in the driver", left.method)).into_http(),
@@ -155,29 +169,28 @@ async fn logged(
     log(&left.method, &status, took);
     // Anybody may name a method that there is not.
     let method = if status.code() == Code::Unimplemented { "other" } else { left.method.as_str() };
-    METRICS.called(method, &format!("{:?}", status.code()), took);
+    METRICS.called(method, &told(status.code()), took);
+    end(&left.trace, status.code(), status.message());
     Ok(response)
+}
+
+fn end(trace: &Trace, code: Code, message: &str) {
+    trace.set("rpc.grpc.status_code", code as i64);
+    trace.end((code != Code::Ok).then(|| format!("{}: {message}", told(code))));
+}
+
+/// As Go's gRPC spells it, and so the metrics of the sidecars and of other drivers.
+fn told(code: Code) -> String {
+    match code {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        other => format!("{other:?}"),
+    }
 }
 
 fn log(method: &str, status: &Status, took: Duration) {
     let (code, ms) = (format!("{:?}", status.code()), took.as_millis());
-    let routine = matches!(
-        method,
-        "Probe"
-            | "GetPluginInfo"
-            | "GetPluginCapabilities"
-            | "NodeGetCapabilities"
-            | "ControllerGetCapabilities"
-            | "NodeGetVolumeStats"
-            | "NodeGetVolumeHealth"
-            | "NodeGetStorageHealth"
-            | "ControllerGetVolume"
-            | "ControllerGetVolumeHealth"
-            | "ControllerListVolumeHealth"
-            | "ListVolumes"
-            | "ListSnapshots"
-            | "GetCapacity"
-    );
+    let routine = is_small_talk(method) || is_routine(method);
     match status.code() {
         Code::Ok if routine => tracing::debug!(code, ms, "done"),
         Code::Ok => tracing::info!(code, ms, "done"),
@@ -186,21 +199,56 @@ fn log(method: &str, status: &Status, took: Duration) {
     }
 }
 
+/// Asked again and again, about the driver and no volume.
+fn is_small_talk(method: &str) -> bool {
+    matches!(
+        method,
+        "Probe"
+            | "GetPluginInfo"
+            | "GetPluginCapabilities"
+            | "NodeGetCapabilities"
+            | "ControllerGetCapabilities"
+    )
+}
+
+fn is_routine(method: &str) -> bool {
+    matches!(
+        method,
+        "NodeGetVolumeStats"
+            | "NodeGetVolumeHealth"
+            | "NodeGetStorageHealth"
+            | "ControllerGetVolume"
+            | "ControllerGetVolumeHealth"
+            | "ControllerListVolumeHealth"
+            | "ListVolumes"
+            | "ListSnapshots"
+            | "GetCapacity"
+    )
+}
+
+/// Tells that the client left before the answer, when that is so and the call is dropped.
 struct Left {
     method: String,
     since: Instant,
     span: Span,
+    trace: Trace,
     answered: bool,
+}
+
+impl Left {
+    fn new(method: &str, span: Span, trace: Trace) -> Self {
+        Self { method: method.to_owned(), since: Instant::now(), span, trace, answered: false }
+    }
 }
 
 impl Drop for Left {
     fn drop(&mut self) {
         if !self.answered {
             let _entered = self.span.enter();
-            tracing::warn!(
-                ms = self.since.elapsed().as_millis(),
-                "the caller left before the answer; what runs goes on"
-            );
+            let took = self.since.elapsed();
+            tracing::warn!(ms = took.as_millis(), "the caller left before the answer; what runs goes on");
+            METRICS.called(&self.method, &told(Code::Cancelled), took);
+            end(&self.trace, Code::Cancelled, "the caller left");
         }
     }
 }

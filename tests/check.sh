@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by csc, quota and image, after driver.sh: facts that are checked and counted.
+# Sourced by csc, image, metrics and quota, after driver.sh: facts that are checked and counted, and ports that nobody has.
 
 passed=0
 failed=0
@@ -33,4 +33,18 @@ tell_counts() {
     ((failed == 0)) || show_log
     echo "${0##*/}: $passed passed, $failed failed"
     ((failed == 0))
+}
+
+port_is_taken() {
+    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+}
+
+# free_port FIRST: it, or the next one that nobody has.
+free_port() {
+    local candidate=$1
+    while port_is_taken "$candidate"; do
+        candidate=$((candidate + 1))
+    done
+    ((candidate == $1)) || echo "port $1 is taken: $candidate takes its place" >&2
+    echo "$candidate"
 }

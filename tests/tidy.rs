@@ -6,11 +6,23 @@ use std::path::Path;
 
 /// The layers, top to bottom: a module imports from those below its own, and from the services.
 const LAYERS: &[&str] =
-    &["main", "server", "authority", "csi", "node", "backend", "fs", "luks", "ops", "host"];
+    &["main", "server", "liveness", "authority", "csi", "node", "backend", "fs", "luks", "ops", "host"];
 /// Modules that serve every layer, in the order in which they may use each other: later ones know no earlier one.
-const SERVICES: &[&str] = &["labels", "cluster", "keys", "kubernetes", "config", "id", "error", "metrics"];
+const SERVICES: &[&str] = &[
+    "labels",
+    "cluster",
+    "keys",
+    "kubernetes",
+    "logs",
+    "config",
+    "id",
+    "request",
+    "traces",
+    "error",
+    "metrics",
+];
 /// Where gRPC types may be named. Below, nothing knows that it is asked over a wire.
-const WIRE: &[&str] = &["main.rs", "server.rs", "authority.rs", "error.rs", "csi/"];
+const WIRE: &[&str] = &["main.rs", "server.rs", "liveness.rs", "authority.rs", "error.rs", "csi/"];
 /// The one folder that starts programs and mounts.
 const SEAM: &str = "host/linux/";
 /// Who may name a backend: above, nothing knows which one runs, and below, none knows another.

@@ -17,12 +17,10 @@ const IGNORED: &[(&str, Switch)] = &[
     ("logslowopinterval", Switch(false)),
     ("logtostderr", Switch(true)),
     ("pluginpath", Switch(false)),
-    ("polltime", Switch(false)),
     ("radosnamespacecephfs", Switch(false)),
     ("setmetadata", Switch(true)),
     ("skipforceflatten", Switch(true)),
     ("stagingpath", Switch(false)),
-    ("timeout", Switch(false)),
 ];
 
 /// A switch takes its value, if any, behind `=`; another flag takes the next word too.

@@ -20,6 +20,14 @@ impl Endpoint {
         }
         Ok(Self::Unix(path.into()))
     }
+
+    /// As a client dials it.
+    pub(crate) fn uri(&self) -> String {
+        match self {
+            Self::Unix(path) => format!("unix://{}", path.display()),
+            Self::Tcp(address) => format!("http://{address}"),
+        }
+    }
 }
 
 #[cfg(test)]

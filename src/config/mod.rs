@@ -5,11 +5,11 @@ mod endpoint;
 mod journal;
 mod labels;
 mod limits;
+mod observing;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(crate) use endpoint::Endpoint;
 pub(crate) use journal::Journal;
 pub(crate) use labels::{Kubernetes, Label};
 pub(crate) use limits::Limits;
+use observing::Observing;
+pub(crate) use observing::{LogFormat, Poll, Shown};
 
 /// What the program serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -32,12 +34,8 @@ pub(crate) enum Type {
     Node,
     /// Both services on folders and loop devices of this node, without a cluster
     Local,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    Text,
-    Json,
+    /// No service: asks the driver at --endpoint whether it is ready, and tells that as the metric csi_liveness
+    Liveness,
 }
 
 /// CSI driver for Ceph RBD.
@@ -124,21 +122,8 @@ pub(crate) struct Flags {
     /// With --type=local: how many times the real room may be promised to volumes (1: what is promised is there)
     #[arg(long, default_value_t = 1.0)]
     local_overcommit: f64,
-    /// Port for GET of the metrics; 0: none
-    #[arg(long, default_value_t = 0)]
-    metricsport: u16,
-    /// Path of the metrics
-    #[arg(long, default_value = "/metrics")]
-    metricspath: String,
-    /// Address that the metrics listen on [default: all]
-    #[arg(long, env = "POD_IP", default_value = "::", hide_default_value = true)]
-    metricsaddress: IpAddr,
-    /// Log lines for people or for machines
-    #[arg(long, value_enum, default_value = "text")]
-    log_format: LogFormat,
-    /// Verbosity, klog's scale: 0 to 3 info, 4 and 5 debug (each command), 6 and more trace
-    #[arg(short, long = "v", default_value_t = 0)]
-    v: u8,
+    #[command(flatten)]
+    observing: Observing,
     /// For tests: see `host::killing`
     #[cfg(debug_assertions)]
     #[arg(long, env = "KILL_FILE", hide = true)]
@@ -183,10 +168,7 @@ pub(crate) struct Config {
     pub(crate) fencing: bool,
     /// Some: the embedded backend.
     pub(crate) local: Option<LocalRoot>,
-    /// Where they are told, and by which path.
-    pub(crate) metrics: Option<(SocketAddr, String)>,
-    pub(crate) log_format: LogFormat,
-    pub(crate) verbosity: u8,
+    pub(crate) shown: Shown,
     #[cfg(debug_assertions)]
     pub(crate) kill_file: Option<PathBuf>,
     /// One line for each flag that is accepted and does nothing.
@@ -243,7 +225,7 @@ impl Flags {
             return Err("--command-timeout: give a command at least 4s".to_owned());
         }
         self.limits.validate()?;
-        let (local, metrics) = (self.local()?, self.metrics()?);
+        let (local, shown) = (self.local()?, self.observing.validate(self.kind == Type::Liveness)?);
         let driver_name = driver_name(&self.drivername, self.kind)?;
         let domain_labels = self.domain_labels(&driver_name, node)?;
         let kubernetes = self.kubernetes();
@@ -271,21 +253,11 @@ impl Flags {
             crush_labels,
             fencing: self.enable_fencing,
             local,
-            metrics,
-            log_format: self.log_format,
-            verbosity: self.v,
+            shown,
             #[cfg(debug_assertions)]
             kill_file: self.kill_file,
             warnings,
         })
-    }
-
-    fn metrics(&self) -> Result<Option<(SocketAddr, String)>, String> {
-        if !self.metricspath.starts_with('/') || self.metricspath.contains(['{', '}', '*']) {
-            return Err(format!("--metricspath={}: a path begins with '/'", self.metricspath));
-        }
-        let address = SocketAddr::new(self.metricsaddress, self.metricsport);
-        Ok((self.metricsport > 0).then(|| (address, self.metricspath.clone())))
     }
 
     fn local(&self) -> Result<Option<LocalRoot>, String> {
@@ -321,6 +293,7 @@ impl Flags {
             Type::Local if self.controllerserver != self.nodeserver => {
                 return Err("--type=local serves controller and node in one process: leave --controllerserver and --nodeserver out".to_owned());
             }
+            Type::Liveness => return Ok((false, false)),
             Type::Local => (true, true),
             Type::Controller => (true, false),
             Type::Node => (false, true),

@@ -13,7 +13,18 @@ fn ceph_csi_s_node_manifest_is_understood() {
     assert!(config.node && !config.controller && config.pid_limit == -1);
     assert_eq!(config.endpoint, Some(Endpoint::Unix("/csi/csi.sock".into())));
     assert_eq!(config.addons, Some(Endpoint::Unix("/x".into())));
-    assert_eq!((config.verbosity, config.warnings.len()), (5, 3));
+    assert_eq!((config.shown.verbosity, config.warnings.len()), (5, 3));
+}
+
+#[test]
+fn ceph_csi_s_liveness_container_is_understood() {
+    let config = check("--type=liveness --endpoint=unix:///csi/csi.sock --metricsport=8681 --metricspath=/metrics --polltime=60s --timeout=3s").expect("its flags");
+    let poll = Poll { every: Duration::from_secs(60), within: Duration::from_secs(3) };
+    assert_eq!((config.controller, config.node, config.shown.liveness), (false, false, Some(poll)));
+    assert_eq!(config.shown.metrics.map(|(address, _)| address.port()), Some(8681));
+    let config = check("--type=liveness").expect("flags").shown;
+    assert_eq!(config.metrics.map(|(address, _)| address.port()), Some(8080));
+    assert_eq!(check("--type=rbd --nodeid=n").expect("flags").shown.metrics, None);
 }
 
 #[test]
@@ -51,6 +62,11 @@ fn what_is_unknown_or_not_built_is_refused() {
         "--type=rbd --nodeid=n --maxsnapshotsonimage=501",
         "--type=rbd --nodeid=n --minsnapshotsonimage=451",
         "--type=rbd --nodeid=n --pidlimit=-2",
+        "--type=liveness --metricsport=0",
+        "--type=liveness --polltime=0s",
+        "--type=rbd --nodeid=n --otlp-endpoint=https://a:4317",
+        "--type=rbd --nodeid=n --otlp-endpoint=a:4317",
+        "--type=rbd --nodeid=n --otlp-endpoint=http://a:4317/v1/traces",
         "--type=local --nodeid=n --nodeserver",
         "--type=local --nodeid=n --local-root=relative",
         "--type=local --nodeid=n --local-overcommit=0.5",

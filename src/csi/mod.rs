@@ -13,10 +13,11 @@ pub(crate) use controller::Controller;
 pub(crate) use identity::Identity;
 pub(crate) use node::NodeService;
 
-/// Names the volume in the log line of the call that is being served.
+/// Names the volume in the log lines and in the trace of the call that is being served.
 fn note_volume(volume: &str) {
     let start: String = volume.chars().take(wire::MAX_TEXT).collect();
-    tracing::Span::current().record("volume", start);
+    tracing::Span::current().record("volume", start.as_str());
+    crate::request::current().span.set("csi.volume", start);
 }
 
 /// What build.rs makes of proto/csi.proto. Messages with secrets have no `Debug`.

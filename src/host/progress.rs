@@ -26,7 +26,7 @@ impl Progress {
     pub(super) fn hear(&mut self, said: &[u8]) {
         let Some((what, percent)) = self.what.as_ref().zip(percent(said)) else { return };
         if what.starts_with("flatten ") {
-            METRICS.flattened.set(percent.into());
+            METRICS.flattened.set(f64::from(percent) / 100.0);
         }
         if self.told.elapsed() >= EVERY {
             tracing::info!(percent, "{what} goes on");

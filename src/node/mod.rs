@@ -1,6 +1,7 @@
 //! What a node does with a volume: stage, publish, expand, stats, health, and the way back. No gRPC here. Each step looks
 //! before it acts, so that a call repeated after a kill at any point goes on from there.
 
+mod census;
 mod daemon;
 mod device;
 mod expand;

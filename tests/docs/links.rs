@@ -5,18 +5,6 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::pages::{Page, pages, read, root};
 
-/// What may be named before it is there.
-const COMING: &[&str] = &[
-    "deploy/base",
-    "deploy/chart",
-    "deploy/examples",
-    "deploy/monitoring",
-    "deploy/overlays",
-    "deploy/docs/release.md",
-    "deploy/docs/runbook.md",
-    "deploy/docs/takeover.md",
-];
-
 /// What paths of this repository begin with.
 const FOLDERS: &[&str] = &["src/", "tests/", "deploy/", "proto/", ".ci/"];
 
@@ -93,7 +81,7 @@ fn leads(page: &Page, link: &str, pages: &[Page]) -> bool {
     let Some(fragment) = fragment else { return is_there(&path) };
     match pages.iter().find(|other| other.path == path) {
         Some(other) => other.anchors().contains(fragment),
-        None => is_coming(&path),
+        None => false,
     }
 }
 
@@ -122,11 +110,7 @@ fn is_path(word: &str) -> bool {
 }
 
 fn is_there(path: &Path) -> bool {
-    is_coming(path) || root().join(path).exists()
-}
-
-fn is_coming(path: &Path) -> bool {
-    COMING.iter().any(|coming| path.starts_with(coming))
+    root().join(path).exists()
 }
 
 /// That of `make TARGET`, at the start of a command, behind variables that are set for it.

@@ -12,11 +12,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
 use crate::error::Error;
-use crate::metrics::METRICS;
+use crate::metrics::{Counted, METRICS};
+use crate::request;
+use crate::traces::Span;
 
 use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
 
@@ -40,11 +42,46 @@ impl Linux {
     pub(crate) fn new(processes: usize, deadline: Duration) -> Self {
         let [long, trash] = [LONG_SLOTS; 2].map(Semaphore::new);
         let (cluster, behind) = (Semaphore::new(processes), Semaphore::new(1));
-        Self { cluster, long, trash, behind, processes, deadline }
+        let linux = Self { cluster, long, trash, behind, processes, deadline };
+        for slot in [Slot::Cluster, Slot::Long, Slot::Trash, Slot::Behind] {
+            if let Some((queue, slots)) = linux.queue(slot) {
+                METRICS.has_slots(queue, slots.available_permits());
+            }
+        }
+        linux
     }
 }
 
+/// A place in a queue that has come to its turn.
+struct Turn<'a> {
+    _slot: Option<SemaphorePermit<'a>>,
+    _counted: Counted,
+}
+
 impl Linux {
+    /// Its name in the metrics, and its slots.
+    fn queue(&self, slot: Slot) -> Option<(&'static str, &Semaphore)> {
+        match slot {
+            Slot::Free => None,
+            Slot::Cluster => Some(("cluster", &self.cluster)),
+            Slot::Long => Some(("long", &self.long)),
+            Slot::Trash => Some(("trash", &self.trash)),
+            Slot::Behind => Some(("behind", &self.behind)),
+        }
+    }
+
+    async fn turn(&self, slot: Slot) -> Option<Turn<'_>> {
+        let (queue, slots) = self.queue(slot)?;
+        let waits = METRICS.waits(queue);
+        // The semaphores are never closed, and they are fair: first in, first out.
+        let taken = slots.acquire().await.ok();
+        if slot == Slot::Behind {
+            self.let_others_go_first().await;
+        }
+        drop(waits);
+        Some(Turn { _slot: taken, _counted: METRICS.runs(queue) })
+    }
+
     async fn let_others_go_first(&self) {
         let end = Instant::now() + BEHIND_AT_MOST;
         while self.cluster.available_permits() < self.processes && Instant::now() < end {
@@ -63,26 +100,20 @@ pub(crate) fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
 #[async_trait]
 impl Host for Linux {
     async fn run(&self, cmd: Cmd) -> Result<Output, CmdError> {
-        let slots = match cmd.slot {
-            Slot::Free => None,
-            Slot::Cluster => Some(&self.cluster),
-            Slot::Long => Some(&self.long),
-            Slot::Trash => Some(&self.trash),
-            Slot::Behind => Some(&self.behind),
-        };
-        // The semaphores are never closed, and they are fair: first in, first out.
-        let slot = match slots {
-            Some(slots) => slots.acquire().await.ok(),
-            None => None,
-        };
-        if cmd.slot == Slot::Behind {
-            self.let_others_go_first().await;
-        }
+        let span = traced(&cmd);
+        let asked = Instant::now();
+        let turn = self.turn(cmd.slot).await;
         let started = Instant::now();
-        let result = program::run(&cmd, cmd.deadline.unwrap_or(self.deadline), slot).await;
-        let end = result.as_ref().err().map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
-        measure(&cmd, result.as_ref().err().map(|error| &error.end), started.elapsed());
+        let result = program::run(&cmd, cmd.deadline.unwrap_or(self.deadline), turn).await;
+        let error = result.as_ref().err();
+        let end = error.map_or_else(|| "succeeded".to_owned(), |error| error.end.to_string());
+        let exit = exit(error.map(|error| &error.end));
         tracing::debug!(program = cmd.program, args = ?cmd.told(), seconds = started.elapsed().as_secs_f64(), "command {end}");
+        span.set("exit", exit.clone());
+        span.set("waited_seconds", (started - asked).as_secs_f64());
+        // An exit status may be an answer: what it means shows in the call.
+        span.end(error.filter(|error| error.exit().is_none()).map(|_| end));
+        METRICS.ran(cmd.program, &cmd.verb(), exit, started.elapsed());
         result
     }
 
@@ -102,16 +133,25 @@ impl Host for Linux {
     }
 }
 
-fn measure(cmd: &Cmd, end: Option<&End>, took: Duration) {
-    let exit = match end {
+/// Without its arguments, as in the metrics.
+fn traced(cmd: &Cmd) -> Span {
+    let verb = cmd.verb();
+    let span = request::current().span.child(format!("{} {verb}", cmd.program).trim_end());
+    span.set("program", cmd.program);
+    span.set("verb", verb);
+    span
+}
+
+/// In the words of metrics and traces.
+fn exit(end: Option<&End>) -> String {
+    match end {
         None => "0".to_owned(),
         Some(End::Exit(code)) => code.to_string(),
         Some(End::Signal(_)) => "signal".to_owned(),
         Some(End::Deadline(_)) => "deadline".to_owned(),
         Some(End::Overflow(_)) => "overflow".to_owned(),
         Some(End::Start(_)) => "start".to_owned(),
-    };
-    METRICS.ran(cmd.program, &cmd.verb(), exit, took);
+    }
 }
 
 /// A system call that may hang, on a thread of its own.

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
-use tokio::sync::{Notify, SemaphorePermit};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::progress::Progress;
@@ -25,14 +25,10 @@ const STDOUT_CAP: usize = 16 << 20;
 const HEAD_KEPT: usize = 1 << 10;
 const TAIL_KEPT: usize = 2 << 10;
 
-pub(super) async fn run(
-    cmd: &Cmd,
-    limit: Duration,
-    slot: Option<SemaphorePermit<'_>>,
-) -> Result<Output, CmdError> {
+pub(super) async fn run(cmd: &Cmd, limit: Duration, turn: Option<impl Send>) -> Result<Output, CmdError> {
     let mut output = Output::default();
     let end = match spawn(cmd) {
-        Ok(mut child) => wait(&mut child, cmd, limit, slot, &mut output).await,
+        Ok(mut child) => wait(&mut child, cmd, limit, turn, &mut output).await,
         Err(error) => Some(End::Start(error.to_string())),
     };
     let Some(end) = end else { return Ok(output) };
@@ -47,7 +43,7 @@ async fn wait(
     child: &mut Child,
     cmd: &Cmd,
     limit: Duration,
-    slot: Option<SemaphorePermit<'_>>,
+    turn: Option<impl Send>,
     output: &mut Output,
 ) -> Option<End> {
     let moved = Notify::new();
@@ -56,7 +52,7 @@ async fn wait(
     let finish = finish(child, &cmd.stdin, output, &moved, &mut shown);
     let Some(status) = within(limit, finish, &moved, progress).await else {
         // What cannot be killed keeps its operation and its lock, and nobody else.
-        drop(slot);
+        drop(turn);
         kill_group(child).await;
         return Some(End::Deadline(limit));
     };

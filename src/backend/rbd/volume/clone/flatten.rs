@@ -16,6 +16,7 @@ use crate::error::{Error, Result, chain};
 use crate::host::{Host, Slot};
 use crate::metrics::METRICS;
 use crate::ops::Ops;
+use crate::request;
 
 use crate::backend::rbd::Rbd;
 use crate::backend::rbd::cli::Cli;
@@ -106,11 +107,11 @@ impl Flattens {
     pub(crate) fn start(self: &Arc<Self>, access: &Access, image: &Image) {
         let Some(under_way) = self.enter(image) else { return };
         let (flattens, access, image) = (self.clone(), access.clone(), image.clone());
-        self.ops.background(async move {
+        self.ops.background(request::carried(async move {
             if let Err(error) = flattens.flatten(&flattens.cli(&access), &image, under_way).await {
                 tracing::warn!(%image, "flattening: {}", chain(&error));
             }
-        });
+        }));
     }
 
     /// Before somebody uses the image. What it had come to is kept; its watch may last 30 s more.
@@ -139,7 +140,7 @@ impl Flattens {
             return;
         }
         let (flattens, access, image) = (self.clone(), access.clone(), image.clone());
-        self.ops.background(async move {
+        self.ops.background(request::carried(async move {
             match flattens.trim(&flattens.cli(&access), &image, most).await {
                 Ok(left) => {
                     tracing::info!(%image, snapshots = left, "clones of deleted snapshots were flattened");
@@ -147,7 +148,7 @@ impl Flattens {
                 Err(error) => tracing::warn!(%image, "flattening its clones: {}", chain(&error)),
             }
             flattens.trimming.lock().unwrap_or_else(PoisonError::into_inner).remove(&what);
-        });
+        }));
     }
 
     async fn trim(self: &Arc<Self>, cli: &Cli<'_>, image: &Image, most: usize) -> Result<usize> {
