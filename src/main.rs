@@ -1,6 +1,7 @@
 //! ceph-rbd-csi: a CSI driver for Ceph RBD, or for the disk of one node; one daemon for the controller and the node.
 //!
 //! - `config`: every flag, checked; `cluster`: config.json and secrets; `id`: volume ids; `keys`: passphrases and their stores; `error`: the one error; `metrics`: what is counted
+//! - `commands`: what it does beside the driver: the audit, and the way back to ceph-csi
 //! - `liveness`: asks a driver whether it is ready, in its stead
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
 //! - `logs`: lines and how many; `request`: which call work is done for; `traces`: what a collector is sent of it
@@ -15,6 +16,7 @@
 mod authority;
 mod backend;
 mod cluster;
+mod commands;
 mod config;
 mod csi;
 mod error;
@@ -34,7 +36,6 @@ mod request;
 mod server;
 mod traces;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -44,16 +45,16 @@ use tonic::service::Routes;
 
 use backend::Backend;
 use backend::local::{Local, Names};
-use backend::rbd::{Rbd, Topology, WayBack};
-use cluster::{Clusters, ReadAffinity, Secrets};
-use config::{Config, Endpoint, Journal, Label, Poll};
+use backend::rbd::{Rbd, Topology};
+use cluster::{Clusters, ReadAffinity};
+use config::{AuditFlags, Config, Endpoint, Journal, Label, Poll};
 use csi::addons_proto;
 use csi::proto::controller_server::ControllerServer;
 use csi::proto::identity_server::IdentityServer;
 use csi::proto::node_server::NodeServer;
 use csi::proto::snapshot_metadata_server::SnapshotMetadataServer;
 use csi::{Addons, Controller, Identity, NodeService, SnapshotMetadata};
-use error::{Error, chain};
+use error::chain;
 use host::kernel::{Kernel, Module};
 use host::linux::{self, Linux};
 use host::{Host, cgroup};
@@ -69,7 +70,10 @@ type AnyError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     if let Some(asked) = Journal::from_args() {
-        return go_back(&asked);
+        return commands::run(|| commands::journal(&asked));
+    }
+    if let Some(asked) = AuditFlags::from_args() {
+        return commands::run(|| commands::audit(&asked));
     }
     let config = Config::from_args();
     let loudness = logs::start(&config.shown);
@@ -81,43 +85,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// `ceph-rbd-csi journal`: 0, all volumes can go back to ceph-csi; 1, one cannot, or nobody knows; 2, wrong usage.
-fn go_back(asked: &Journal) -> ExitCode {
-    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
-    match journal(asked) {
-        Ok((report, fine)) => {
-            let told = std::io::stdout().write_all(report.as_bytes()).is_ok();
-            ExitCode::from(u8::from(!(fine && told)))
-        }
-        Err(error) => {
-            tracing::error!("{}", chain(&error));
-            ExitCode::from(if matches!(error, Error::Invalid(_)) { 2 } else { 1 })
-        }
-    }
-}
-
-/// What is told, and whether all can go back.
-fn journal(asked: &Journal) -> Result<(String, bool), Error> {
-    let missing = linux::missing(&["setpriv", "rbd", "rados"]);
-    if !missing.is_empty() {
-        return Err(Error::Precondition(format!("these programs are not on PATH: {}", missing.join(", "))));
-    }
-    let names = asked.names().map_err(Error::Invalid)?;
-    let key = asked.key().map_err(Error::Invalid)?;
-    let secrets = asked.user.clone().zip(key).map(|(user, key)| [("userID", user), ("userKey", key)]);
-    let secrets = secrets.into_iter().flatten().map(|(name, value)| (name.to_owned(), value)).collect();
-    let clusters = Clusters::new(asked.config.clone());
-    let place = clusters.place(&asked.cluster, &Secrets::new(secrets), &asked.pools);
-    let place = place.map_err(|error| Error::Invalid(chain(&error)))?;
-    let (deadline, instance, write) = (asked.command_timeout, asked.instanceid.clone(), asked.write);
-    let host = Arc::new(Linux::new(8, deadline));
-    let way = WayBack { host, deadline, instance, place, names, write };
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| Error::internal("starting", error))?;
-    let report = runtime.block_on(way.go())?;
-    Ok((report.to_string(), report.is_fine()))
 }
 
 fn start(config: &Config, loudness: Loudness) -> Result<(), AnyError> {

@@ -20,8 +20,8 @@ pub(crate) use size::SizeRange;
 pub(crate) use types::{
     Access, Ailment, Attach, Attached, Capability, Capacity, CapacityQuery, CreateSnapshot, CreateVolume,
     Detach, Encryption, FormatMark, Image, Listing, Mapping, Mode, NewKey, Offer, Page, Parameters, Places,
-    Publish, Segments, Severity, Shown, Snapshot, Source, Stashed, Target, Volume, VolumeState, is_in,
-    is_static,
+    Publish, Segments, Severity, Shown, Snapshot, Source, Staging, Stashed, Target, Volume, VolumeState,
+    is_in, is_static,
 };
 
 /// A storage system. Every method may be repeated without harm. What only some offer answers `Unbuilt` by itself.

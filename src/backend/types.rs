@@ -306,6 +306,17 @@ pub(crate) struct Stashed {
     pub(crate) mapping: Mapping,
 }
 
+/// A staging folder of this node, by what its stash says.
+#[derive(Debug, Clone)]
+pub(crate) struct Staging {
+    /// The stash.
+    pub(crate) file: PathBuf,
+    /// When that was written.
+    pub(crate) since: Option<SystemTime>,
+    /// Or why it cannot be read.
+    pub(crate) image: std::result::Result<Image, String>,
+}
+
 /// An image that this node is to see no more.
 pub(crate) struct Detach<'a> {
     pub(crate) volume: &'a str,

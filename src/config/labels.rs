@@ -28,7 +28,7 @@ impl Label {
 }
 
 /// How a pod reaches the Kubernetes API.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kubernetes {
     /// Empty outside of a pod.
     pub(crate) host: String,

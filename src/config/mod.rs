@@ -1,11 +1,13 @@
 //! Every flag and variable of the driver in one place, spelt as ceph-csi spells them. Nothing else reads either.
 
+mod audit;
 mod ceph_csi;
 mod endpoint;
 mod journal;
 mod labels;
 mod limits;
 mod observing;
+mod place;
 #[cfg(test)]
 mod tests;
 
@@ -16,12 +18,14 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, Parser, ValueEnum};
 
+pub(crate) use audit::AuditFlags;
 pub(crate) use endpoint::Endpoint;
 pub(crate) use journal::Journal;
 pub(crate) use labels::{Kubernetes, Label};
 pub(crate) use limits::Limits;
 use observing::Observing;
 pub(crate) use observing::{LogFormat, Poll, Shown};
+pub(crate) use place::Place;
 
 /// What the program serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -42,7 +46,9 @@ pub(crate) enum Type {
 #[derive(Debug, Clone, Parser)]
 #[command(name = "ceph-rbd-csi", version, disable_version_flag = true)]
 #[command(next_line_help = false, term_width = 110)]
-#[command(after_help = "The way back to ceph-csi is a command of its own: ceph-rbd-csi journal --help")]
+#[command(
+    after_help = "Commands of their own: ceph-rbd-csi audit --help (what has no counterpart), ceph-rbd-csi journal --help (the way back to ceph-csi)"
+)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch that a manifest sets by its own name")]
 pub(crate) struct Flags {
     /// What to serve

@@ -22,7 +22,7 @@ const SECRET: &str = "secretName";
 const NAMESPACE: &str = "secretNamespace";
 
 /// The key stores that the configuration names.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct KeyStores {
     path: PathBuf,
     /// Where a passphrase may be that the configuration names a Secret for.

@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::host::{Host, Mount, holders};
 use crate::id::VolumeId;
 
+pub(crate) use stash::all as stagings;
 pub(crate) use stats::Usage;
 
 /// Tries to unmount what is busy: who looks at it only in passing is gone by then.

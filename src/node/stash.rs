@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Image, Mapping, Stashed};
-use crate::error::{Error, Result};
+use crate::backend::{Image, Mapping, Staging, Stashed};
+use crate::error::{Error, Result, chain};
 use crate::host::{Mount, files};
 
 const FILE: &str = "image-meta.json";
@@ -83,6 +83,30 @@ pub(super) fn read(staging: &Path) -> Result<Found> {
         Ok(stash) => Found::Stashed(stash.into_stashed()),
         Err(error) => Found::Torn(error.to_string()),
     })
+}
+
+/// Those of all volumes of a driver, in kubelet's own folder. None of these folders is a mount: what is mounted lies below.
+pub(crate) fn all(kubelet: &Path, driver: &str) -> Vec<Staging> {
+    let csi = kubelet.join("plugins/kubernetes.io/csi");
+    let mounted = folders(csi.join(driver)).map(|folder| folder.join("globalmount"));
+    mounted.chain(folders(csi.join("volumeDevices/staging"))).filter_map(|folder| staging(&folder)).collect()
+}
+
+fn folders(parent: PathBuf) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// None where there is no stash.
+fn staging(folder: &Path) -> Option<Staging> {
+    let image = match read(folder) {
+        Ok(Found::Nothing) => return None,
+        Ok(Found::Stashed(stashed)) => Ok(stashed.image),
+        Ok(Found::Torn(why)) => Err(why),
+        Err(error) => Err(chain(&error)),
+    };
+    let file = folder.join(FILE);
+    let since = fs::metadata(&file).and_then(|about| about.modified()).ok();
+    Some(Staging { file, since, image })
 }
 
 /// Of a staged mount. Whatever else a stash may be is for unstage to deal with.

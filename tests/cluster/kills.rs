@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use tonic::{Code, Status};
 
+use crate::audit::finds_nothing;
 use crate::common::life::{MIB, block};
 use crate::common::sight::within;
 use crate::common::tools::{Answer, unique};
@@ -104,6 +105,7 @@ async fn creates_and_deletes_survive_their_rbd() {
     delete_all(&driver, &ids).await;
     assert!(scene.corner.images().is_empty(), "{:?}", scene.corner.images());
     within(PATIENCE, "an empty trash", || scene.corner.leftovers().is_empty()).await;
+    finds_nothing(&scene);
     let killed = std::fs::read_to_string(scene.path("wrapper/calls.killed"))
         .expect("the list of kills")
         .lines()

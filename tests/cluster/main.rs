@@ -22,6 +22,7 @@ mod wrap;
 
 mod adopted;
 mod adopted_snapshots;
+mod audit;
 mod back;
 mod blocks;
 mod clone_kills;

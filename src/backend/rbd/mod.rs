@@ -1,6 +1,7 @@
 //! Volumes as RBD images: one file for each thing that is done with them. Here is what the files share.
 
 mod attach;
+mod audit;
 mod ceph_csi;
 mod cli;
 mod encryption;
@@ -49,6 +50,7 @@ use volume::clone::source::Sources;
 use volume::fence::Fencing;
 use volume::not_found;
 
+pub(crate) use audit::{Audit, Report};
 pub(crate) use ceph_csi::back::WayBack;
 pub(crate) use volume::placement::Topology;
 

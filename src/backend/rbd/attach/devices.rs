@@ -26,6 +26,11 @@ impl Device {
     pub(crate) fn client(&self) -> Client {
         if self.nbd { Client::Nbd } else { Client::Krbd }
     }
+
+    pub(crate) fn image(&self) -> Image {
+        let (pool, namespace, name) = (self.pool.clone(), self.namespace.clone(), self.name.clone());
+        Image { pool, namespace, name }
+    }
 }
 
 impl Rbd {
@@ -265,8 +270,8 @@ fn device(image: &Image, path: String, client: Client) -> Device {
 }
 
 fn stashed(device: Device) -> Stashed {
+    let image = device.image();
     let mapping = Mapping { nbd: device.nbd, device: device.path, ..Mapping::default() };
-    let image = Image { pool: device.pool, namespace: device.namespace, name: device.name };
     Stashed { image, mapping }
 }
 

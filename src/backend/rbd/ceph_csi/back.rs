@@ -25,7 +25,7 @@ use crate::backend::rbd::pool::index::index_object;
 use crate::backend::rbd::pool::records::Records;
 use crate::backend::rbd::trash::intended;
 use crate::backend::rbd::trash::tombstone::{TEMPORARY, is_csi, is_tombstone};
-use crate::backend::rbd::volume::clone::verify::Family;
+use crate::backend::rbd::volume::clone::verify::is_whole;
 
 /// Images that are looked at side by side; the host bounds the processes.
 const TOGETHER: usize = 8;
@@ -228,16 +228,6 @@ impl WayBack {
     fn uuid_of(&self, name: &str) -> Uuid {
         volume_uuid(&self.instance, &self.place.access.cluster, name)
     }
-}
-
-/// Its marker says so, or, of a clone that is not marked yet, its parent.
-async fn is_whole(cli: &Cli<'_>, uuid: Uuid, info: &Info, meta: &Meta) -> Result<bool> {
-    let made = meta::created_by(meta, uuid);
-    if made.is_some_and(|made| info.size >= made.size && made.is_of(&info.id)) {
-        return Ok(true);
-    }
-    let Some(parent) = info.parent.as_ref().filter(|_| uuid.get_version_num() == 5) else { return Ok(false) };
-    Ok(Family::of(cli, parent).await?.is_some_and(|family| family.has(&info.id)))
 }
 
 /// All that an object of the journal says.

@@ -37,9 +37,13 @@ pub(crate) enum Entry {
 impl Entry {
     /// The object of one volume or snapshot, in the pool of its image.
     pub(crate) fn object(self, uuid: Uuid) -> String {
+        format!("{}{uuid}", self.object_prefix())
+    }
+
+    pub(crate) fn object_prefix(self) -> &'static str {
         match self {
-            Self::Volume => format!("csi.volume.{uuid}"),
-            Self::Snapshot => format!("csi.snap.{uuid}"),
+            Self::Volume => "csi.volume.",
+            Self::Snapshot => "csi.snap.",
         }
     }
 

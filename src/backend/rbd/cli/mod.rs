@@ -9,7 +9,10 @@ mod rados;
 mod snapshot;
 mod trash;
 
+use std::fs::File;
+use std::io::Seek as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::libc::{SIGABRT, SIGSEGV};
@@ -119,6 +122,25 @@ impl Cli<'_> {
         result.map_err(|error| self.redacted(error))
     }
 
+    /// What may be more than memory holds, read from a file that has no name. In `Long`.
+    async fn run_to_file<S: Into<String>>(
+        &self,
+        program: &'static str,
+        args: impl IntoIterator<Item = S>,
+        what: &str,
+    ) -> Result<File> {
+        let file = tempfile::tempfile().map_err(|error| {
+            Error::internal(format!("{what}: a temporary file is needed, in $TMPDIR or /tmp"), error)
+        })?;
+        let file = Arc::new(file);
+        let long = |cmd: Cmd| cmd.slot(Slot::Long).deadline(self.deadline * 10).stdout(file.clone());
+        self.run(program, args, long).await.map_err(|error| explain(what, error))?;
+        let mut file =
+            Arc::into_inner(file).ok_or_else(|| Error::broken(format!("{what}: it is still written")))?;
+        file.rewind().map_err(|error| Error::internal(what, error))?;
+        Ok(file)
+    }
+
     fn redacted(&self, error: CmdError) -> CmdError {
         CmdError { said: self.access.redact(&error.said), ..error }
     }
@@ -143,7 +165,7 @@ impl Cli<'_> {
         ]
     }
 
-    fn pool(&self, pool: &str) -> String {
+    pub(crate) fn pool(&self, pool: &str) -> String {
         let namespace = &self.access.namespace;
         if namespace.is_empty() { pool.to_owned() } else { format!("{pool}/{namespace}") }
     }

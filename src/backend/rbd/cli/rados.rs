@@ -1,6 +1,7 @@
 //! Pools, and plain objects of theirs: `rados`, where `ceph` would take ten times as long.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
@@ -42,6 +43,16 @@ impl Cli<'_> {
         let time = time.and_then(|time| humantime::parse_rfc3339_weak(time).ok());
         time.map(Some)
             .ok_or_else(|| Error::broken(format!("rados stat {object} answered {text:?}, which has no time")))
+    }
+
+    /// The names of all objects, one after the other: there may be more than memory holds.
+    pub(crate) async fn each_object(&self, pool: &str, mut tell: impl FnMut(&str)) -> Result<()> {
+        let what = format!("listing the objects of {}", self.pool(pool));
+        let file = self.run_to_file("rados", self.in_pool(&["ls"], pool), &what).await?;
+        for line in BufReader::new(file).lines() {
+            tell(&line.map_err(|error| Error::internal(what.clone(), error))?);
+        }
+        Ok(())
     }
 
     pub(crate) async fn object(&self, pool: &str, object: &str) -> Result<Option<Vec<u8>>> {
@@ -114,12 +125,15 @@ impl Cli<'_> {
 
     async fn rados_raw(&self, pool: &str, args: &[&str]) -> Result<Output, CmdError> {
         let (words, value) = args.split_at(args.iter().position(|arg| *arg == "--").unwrap_or(args.len()));
-        let mut args = words.to_vec();
-        args.extend(["--pool", pool, NO_MON_CONFIG]);
-        if !self.access.namespace.is_empty() {
-            args.extend(["--namespace", &self.access.namespace]);
-        }
+        let mut args = self.in_pool(words, pool);
         args.extend(value);
         self.run("rados", args, |cmd| cmd).await
+    }
+
+    fn in_pool<'a>(&'a self, words: &[&'a str], pool: &'a str) -> Vec<&'a str> {
+        let namespace = Some(self.access.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        let place = ["--pool", pool, NO_MON_CONFIG].into_iter();
+        let place = place.chain(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
+        words.iter().copied().chain(place).collect()
     }
 }

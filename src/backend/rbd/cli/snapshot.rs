@@ -1,8 +1,6 @@
 //! Snapshots and clones.
 
 use std::fs::File;
-use std::io::Seek as _;
-use std::sync::Arc;
 
 use crate::backend::Image;
 use crate::error::{Error, Result};
@@ -34,19 +32,9 @@ impl Cli<'_> {
     pub(crate) async fn diff(&self, image: &Image, name: &str, base: Option<&str>) -> Result<File> {
         let spec = format!("{image}@{name}");
         let what = format!("comparing {spec} with what was before it");
-        let file = tempfile::tempfile().map_err(|error| {
-            Error::internal(format!("{what}: a temporary file is needed, in $TMPDIR or /tmp"), error)
-        })?;
-        let file = Arc::new(file);
         let base = base.map(|base| ["--from-snap", base]);
         let args = ["diff", "--whole-object", "--format=json", &spec];
-        let args = args.into_iter().chain(base.into_iter().flatten());
-        let long = |cmd: Cmd| cmd.slot(Slot::Long).deadline(self.deadline * 10).stdout(file.clone());
-        self.run("rbd", args, long).await.map_err(|error| explain(&what, error))?;
-        let mut file =
-            Arc::into_inner(file).ok_or_else(|| Error::broken(format!("{what}: it is still written")))?;
-        file.rewind().map_err(|error| Error::internal(what, error))?;
-        Ok(file)
+        self.run_to_file("rbd", args.into_iter().chain(base.into_iter().flatten()), &what).await
     }
 
     /// One monitor commit, and whole or not there at all. False where one of that name exists.

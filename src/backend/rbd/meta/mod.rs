@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::backend::{FormatMark, Segments, Source};
 
-use crate::backend::rbd::cli::json::Watcher;
+use crate::backend::rbd::cli::json::{Info, Watcher};
 
 pub(crate) use encryption::{
     DEK, ENCRYPTED, HEADER, Key, LUKS2_HEADER, MADE, PREPARED, header, is_encrypted, is_made, key_store,
@@ -76,6 +76,19 @@ pub(crate) fn created_by(meta: &Meta, uuid: Uuid) -> Option<Created<'_>> {
     let named = words.next()? == uuid.to_string();
     let size = words.next()?.parse().ok()?;
     named.then(|| Created { size, image_id: words.next(), source: words.next() })
+}
+
+/// Whether the marker says that this image, of this uuid, is whole. One that names no source is of an image without parents:
+/// a clone has inherited it.
+pub(crate) fn proves(meta: &Meta, uuid: Uuid, info: &Info) -> bool {
+    created_by(meta, uuid).is_some_and(|made| {
+        info.size >= made.size && made.is_of(&info.id) && (made.source.is_some() || info.parent.is_none())
+    })
+}
+
+/// Whether a key tells if an image is whole, or who has it.
+pub(crate) fn is_of_its_making(key: &str) -> bool {
+    key == CREATED || key.starts_with(PUBLISHED)
 }
 
 /// The uuid that the marker names, whichever it is.

@@ -29,7 +29,7 @@ impl Records {
     pub(crate) fn read(keys: &[String]) -> Self {
         let mut records = Self::default();
         for key in keys {
-            if let Some(uuid) = key.strip_prefix(NAME).and_then(hyphenated) {
+            if let Some(uuid) = named_uuid(key) {
                 records.named.insert(uuid);
             } else if let Some((uuid, node)) = read_published(key) {
                 records.nodes.entry(uuid).or_default().push(node);
@@ -115,6 +115,11 @@ impl Rbd {
     }
 }
 
+/// The volume that a key with the name of its image is of.
+pub(crate) fn named_uuid(key: &str) -> Option<Uuid> {
+    key.strip_prefix(NAME).and_then(hyphenated)
+}
+
 fn name_key(uuid: Uuid) -> String {
     format!("{NAME}{uuid}")
 }
@@ -129,7 +134,7 @@ fn published_key(uuid: Uuid, node: &str) -> String {
     format!("{PUBLISHED}{uuid}.{}", escaped.collect::<String>())
 }
 
-fn read_published(key: &str) -> Option<(Uuid, String)> {
+pub(crate) fn read_published(key: &str) -> Option<(Uuid, String)> {
     let (uuid, mut rest) = key.strip_prefix(PUBLISHED)?.split_once('.')?;
     let mut node = Vec::new();
     while let Some((plain, escaped)) = rest.split_once('%') {

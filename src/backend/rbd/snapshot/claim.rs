@@ -14,7 +14,9 @@ use crate::backend::rbd::trash::tombstone::is_young;
 
 /// How many `--command-timeout`s a claim without a snapshot is left alone: twice what all commands of a request between
 /// its claim and its snapshot may take.
-const PATIENCE: u32 = 10;
+pub(crate) const PATIENCE: u32 = 10;
+/// What the object of a claim is called before the uuid of the snapshot.
+pub(crate) const CLAIM: &str = "csi.rbd.snap.";
 
 /// Since when a name is ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,5 +93,5 @@ impl Rbd {
 }
 
 fn claim_object(id: &SnapshotId) -> String {
-    format!("csi.rbd.snap.{}", id.own.uuid)
+    format!("{CLAIM}{}", id.own.uuid)
 }

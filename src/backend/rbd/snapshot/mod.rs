@@ -1,7 +1,7 @@
 //! CreateSnapshot: the name is claimed, then one native snapshot is taken of the image itself. No copy, no second image.
 
 mod blocks;
-mod claim;
+pub(crate) mod claim;
 mod delete;
 mod list;
 
@@ -220,7 +220,12 @@ pub(crate) async fn noted(cli: &Cli<'_>, image: &Image) -> Result<Option<Meta>> 
 }
 
 /// A snapshot as it is told to the CO: as large as what a pod sees. `meta`: of its image.
-fn told(source: &VolumeId, uuid: Uuid, snapshot: &json::Snapshot, meta: &Meta) -> Result<Snapshot> {
+pub(crate) fn told(
+    source: &VolumeId,
+    uuid: Uuid,
+    snapshot: &json::Snapshot,
+    meta: &Meta,
+) -> Result<Snapshot> {
     let created = snapshot.taken().ok_or_else(|| {
         Error::broken(format!(
             "snapshot {}: rbd says that it was taken at {:?}, which this driver cannot read",

@@ -84,6 +84,20 @@ impl Trash {
         self.resume(access, pool, Why::Request);
     }
 
+    /// The same in the foreground, each image once: where nothing runs behind the answers.
+    pub(crate) async fn sweep(&self, cli: &Cli<'_>, pool: &str) -> Result<()> {
+        for (id, attempts) in by_image(cli.omap_keys(pool, &self.index).await?) {
+            if matches!(self.remove(cli, pool, &id, attempts).await?, Fate::Watched) {
+                tracing::warn!(
+                    pool,
+                    image_id = id,
+                    "an image stays in the trash for now: somebody watches it"
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn cli<'a>(&'a self, access: &'a Access) -> Cli<'a> {
         Cli { host: self.host.as_ref(), access, deadline: self.deadline }
     }
@@ -165,13 +179,13 @@ impl Trash {
 }
 
 /// One intent.
-struct Attempt {
-    key: String,
-    since: SystemTime,
+pub(crate) struct Attempt {
+    pub(crate) key: String,
+    pub(crate) since: SystemTime,
 }
 
 impl Attempt {
-    fn is_stale(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         SystemTime::now().duration_since(self.since).is_ok_and(|age| age > STALE)
     }
 }
@@ -182,7 +196,7 @@ pub(crate) fn intended(keys: Vec<String>) -> BTreeSet<String> {
 }
 
 /// The intents among the keys of an index, by the image that they name.
-fn by_image(keys: Vec<String>) -> BTreeMap<String, Vec<Attempt>> {
+pub(crate) fn by_image(keys: Vec<String>) -> BTreeMap<String, Vec<Attempt>> {
     let mut images: BTreeMap<String, Vec<Attempt>> = BTreeMap::new();
     for key in keys {
         let intent = key.strip_prefix(INTENT).and_then(|intent| intent.split_once('.'));

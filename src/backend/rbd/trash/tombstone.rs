@@ -211,7 +211,7 @@ pub(crate) fn is_csi(snapshot: &Snapshot) -> bool {
 /// One that a clone is made through: of this driver, or of ceph-csi, which takes one on a volume for the moment in which it
 /// makes the image of a snapshot (`csi-snap-<uuid>`) or of a clone (`csi-vol-<uuid>-temp`), and leaves it where it is killed
 /// in that moment. No request names it. Its first releases left a snapshot for good, but protected.
-fn is_temporary(snapshot: &Snapshot) -> bool {
+pub(crate) fn is_temporary(snapshot: &Snapshot) -> bool {
     let name = &snapshot.name;
     let of_a_snapshot = name.strip_prefix("csi-snap-");
     let of_a_clone = name.strip_prefix("csi-vol-").and_then(|name| name.strip_suffix("-temp"));
@@ -273,7 +273,7 @@ async fn holding(cli: &Cli<'_>, image: Image, uuid: Uuid) -> Result<Option<(Imag
 }
 
 /// The name under which the directory of the pool has an image.
-async fn listed_name(cli: &Cli<'_>, pool: &str, id: &str) -> Result<Option<String>> {
+pub(crate) async fn listed_name(cli: &Cli<'_>, pool: &str, id: &str) -> Result<Option<String>> {
     let name = cli.omap_get(pool, "rbd_directory", &format!("id_{id}")).await?;
     Ok(name.as_deref().and_then(length_prefixed))
 }

@@ -178,7 +178,7 @@ impl Rbd {
 }
 
 /// Whether nothing was ever written to the image itself, or it cannot be opened.
-async fn untouched(cli: &Cli<'_>, image: &Image) -> Result<bool> {
+pub(crate) async fn untouched(cli: &Cli<'_>, image: &Image) -> Result<bool> {
     match cli.info(image).await? {
         None => Ok(true),
         Some(info) if info.parent.is_some() => Ok(cli.own_bytes(image).await? == 0),

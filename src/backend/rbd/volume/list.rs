@@ -15,7 +15,7 @@ use crate::backend::rbd::pool::records::Records;
 const LONGEST_PAGE: usize = 2000;
 /// librbd's object with the names of a pool's images, as keys. It is read by itself, because `rbd ls` hangs in a namespace
 /// of a pool that is full (seen), and takes longer.
-const DIRECTORY: &str = "rbd_directory";
+pub(crate) const DIRECTORY: &str = "rbd_directory";
 
 /// What one pool holds.
 struct Held {

@@ -18,6 +18,9 @@ use crate::backend::rbd::params::{Candidate, Candidates, Plan};
 use crate::backend::rbd::volume::create::image_name;
 use crate::backend::rbd::volume::id_object;
 
+/// What the object of a claim is called before the uuid of the volume.
+pub(crate) const PLACE: &str = "csi.rbd.place.";
+
 /// The labels that tell where nodes are, as CSI has them: `topology.<driver>/<last part of the label>`.
 pub(crate) struct Topology {
     prefix: String,
@@ -93,7 +96,7 @@ impl Placed {
 
 impl Claim {
     async fn get(cli: &Cli<'_>, pool: &str, uuid: Uuid) -> Result<Self> {
-        let object = format!("csi.rbd.place.{uuid}");
+        let object = format!("{PLACE}{uuid}");
         let lasts = cli.deadline * 2;
         let since = Instant::now();
         let ours = cli.claim_for(pool, &object, lasts).await?;

@@ -41,10 +41,7 @@ impl Rbd {
             return Ok(Target::Closed);
         }
         let (made, header) = (meta::created_by(&meta, uuid), meta::header(&meta));
-        // Of an image without parents it names none: one that a clone has inherited counts for nothing.
-        let of_its_kind = |made: &meta::Created<'_>| made.source.is_some() || info.parent.is_none();
-        let made = made.filter(|made| made.is_of(&info.id) && info.size >= made.size && of_its_kind(made));
-        if let Some(made) = made {
+        if let Some(made) = made.filter(|_| meta::proves(&meta, uuid, &info)) {
             let from = made.source.map(str::to_owned);
             return whole(new, source, from, &meta, Whole { info, marked: true, header });
         }
@@ -136,6 +133,15 @@ fn made_from(image: &str, snapshot: &str, uuid: Uuid) -> Option<String> {
         return volume_of(image).map(|uuid| format!("volume:{uuid}"));
     }
     volume_of(snapshot).map(|uuid| format!("snapshot:{uuid}"))
+}
+
+/// Whether an image of this driver's is whole: its marker says so, or, of a clone that is not marked yet, its parent.
+pub(crate) async fn is_whole(cli: &Cli<'_>, uuid: Uuid, info: &Info, meta: &Meta) -> Result<bool> {
+    if meta::proves(meta, uuid, info) {
+        return Ok(true);
+    }
+    let Some(parent) = info.parent.as_ref().filter(|_| uuid.get_version_num() == 5) else { return Ok(false) };
+    Ok(Family::of(cli, parent).await?.is_some_and(|family| family.has(&info.id)))
 }
 
 pub(crate) fn temporary(uuid: Uuid) -> String {
