@@ -6,7 +6,7 @@
 //! - `server`: the listener and the log line of each call (`authority`: TCP for clients of grpc-go); `csi`: the gRPC services, all validation in `csi::wire`
 //! - `logs`: lines and how many; `request`: which call work is done for; `traces`: what a collector is sent of it
 //! - `labels`: what the Node object says of where this node is; `kubernetes`: one question to its API
-//! - `ops`: work that outlives its caller, under locks
+//! - `socket`: the Unix socket; `ops`: work that outlives its caller, under locks; `slow`: what takes long, and what it waits for
 //! - `node`: stage, publish, expand, stats, health and the way back; `fs`: filesystems; `luks`: encrypted devices
 //! - `backend`: the trait of a storage system; `backend::rbd`: images, through the `rbd` command; `backend::local`: files of this node
 //! - `host`: the machine: programs, mounts, who holds a device, files that are whole at any instant
@@ -34,6 +34,8 @@ mod node;
 mod ops;
 mod request;
 mod server;
+mod slow;
+mod socket;
 mod traces;
 
 use std::process::ExitCode;
@@ -135,7 +137,7 @@ async fn run(config: &Config) -> Result<(), AnyError> {
     if !missing.is_empty() {
         return Err(format!("programs that the driver needs are not on PATH: {}", missing.join(", ")).into());
     }
-    let ops = Ops::default();
+    let ops = Ops::telling(config.slow);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         driver = config.driver_name,
@@ -303,6 +305,14 @@ fn topology(config: &Config, ops: &Ops) -> Option<Topology> {
 fn look_at_this_node(config: &Config) {
     if config.pid_limit != 0 {
         limit_processes(config);
+    }
+    // A controller's socket is in a volume of its pod: everybody may write there, and nobody else sees it.
+    for endpoint in [&config.endpoint, &config.addons].into_iter().flatten().filter(|_| config.node) {
+        if let Endpoint::Unix(path) = endpoint
+            && let Some(danger) = socket::danger(path)
+        {
+            tracing::warn!("{danger}");
+        }
     }
     if !config.node || config.local.is_some() {
         return;

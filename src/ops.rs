@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result};
-use crate::request;
+use crate::{request, slow};
 
 /// How long an answer is waited for when the caller names no time of its own: below the sidecars' usual 150 s, so
 /// that they hear "still running" from us.
@@ -36,6 +36,10 @@ impl Operation {
     pub(crate) fn of(method: &'static str, target: String, fingerprint: u64) -> Self {
         Self { method, target, sources: Vec::new(), fingerprint }
     }
+
+    fn named(&self) -> String {
+        format!("{} of {}", self.method, self.target)
+    }
 }
 
 /// The operations of this process. Clones are handles on the same set.
@@ -44,6 +48,8 @@ pub(crate) struct Ops {
     running: Arc<Mutex<HashMap<String, Running>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// See `slow`; zero: nothing is told.
+    slow: Duration,
 }
 
 struct Running {
@@ -60,6 +66,15 @@ struct Running {
 type Answer<T> = watch::Receiver<Option<Result<T>>>;
 
 impl Ops {
+    /// What runs for longer than `slow` is told, and again whenever as long has passed.
+    pub(crate) fn telling(slow: Duration) -> Self {
+        Self { slow, ..Self::default() }
+    }
+
+    pub(crate) fn slow(&self) -> Duration {
+        self.slow
+    }
+
     /// Runs `work` under its lock to its end, whether or not the caller stays. An identical request that arrives
     /// meanwhile gets the same answer; another one on the same target gets `Busy`, naming what runs and since when.
     pub(crate) async fn run<T, W>(&self, operation: Operation, work: W) -> Result<T>
@@ -67,7 +82,13 @@ impl Ops {
         T: Clone + Send + Sync + 'static,
         W: Future<Output = Result<T>> + Send + 'static,
     {
-        let mut answer = self.start(&operation, work)?;
+        let (mut answer, joined) = self.start(&operation, work)?;
+        let _waiting = match joined {
+            None => slow::told_elsewhere(),
+            Some(age) => {
+                slow::waiting(|| format!("{}, begun {age} before by another call", operation.named()))
+            }
+        };
         let ended = tokio::time::timeout(ANSWER_WITHIN, answer.wait_for(Option::is_some)).await;
         match ended {
             Ok(Ok(result)) => result.clone().unwrap_or_else(|| Err(Error::broken("an answer is empty"))),
@@ -127,14 +148,15 @@ impl Ops {
         self.tasks.wait().await;
     }
 
-    fn start<T, W>(&self, operation: &Operation, work: W) -> Result<Answer<T>>
+    /// Also for how long it has been running already, where it was joined.
+    fn start<T, W>(&self, operation: &Operation, work: W) -> Result<(Answer<T>, Option<String>)>
     where
         T: Clone + Send + Sync + 'static,
         W: Future<Output = Result<T>> + Send + 'static,
     {
         let mut running = self.lock();
         if let Some(other) = running.get(&operation.target) {
-            return join(other, operation);
+            return Ok((join(other, operation)?, Some(other.age())));
         }
         if let Some((target, other)) = in_the_way(&running, operation) {
             return Err(other.busy(target));
@@ -150,9 +172,12 @@ impl Ops {
         };
         running.insert(operation.target.clone(), entry);
         let lock = Lock { ops: self.clone(), target: operation.target.clone() };
-        let method = operation.method;
+        let (method, named, slow) = (operation.method, operation.named(), self.slow);
         let task = async move {
-            let result = AssertUnwindSafe(work).catch_unwind().await;
+            let tell = |age: &str, what: &str| {
+                tracing::warn!("slow: {named} has been running for {age}: it waits for {what}");
+            };
+            let result = AssertUnwindSafe(slow::watched(slow, work, tell)).catch_unwind().await;
             drop(lock);
             let result = result.unwrap_or_else(|panic| Err(panicked(method, panic.as_ref())));
             if sender.send(Some(result)).is_err() {
@@ -160,7 +185,7 @@ impl Ops {
             }
         };
         self.tasks.spawn(request::carried(task));
-        Ok(answer)
+        Ok((answer, None))
     }
 
     /// A std mutex: it is held for a few instructions and never across an await.
@@ -188,11 +213,16 @@ fn in_the_way<'a>(
 
 impl Running {
     fn busy(&self, target: &str) -> Error {
-        let age = humantime::format_duration(Duration::from_secs(self.since.elapsed().as_secs()));
         Error::Busy(format!(
-            "{} of {target} has been running for {age} (request {}): ask again when it has ended",
-            self.method, self.request
+            "{} of {target} has been running for {} (request {}): ask again when it has ended",
+            self.method,
+            self.age(),
+            self.request
         ))
+    }
+
+    fn age(&self) -> String {
+        humantime::format_duration(Duration::from_secs(self.since.elapsed().as_secs())).to_string()
     }
 }
 

@@ -1,18 +1,15 @@
 //! The listener, the services, one layer around each call (a log line, no panic gets through), and the shutdown.
 
 use std::convert::Infallible;
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::fs;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, try_join, try_join_all};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use http::{Request, Response};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
@@ -27,8 +24,8 @@ use crate::authority::Tcp;
 use crate::config::Endpoint;
 use crate::metrics::METRICS;
 use crate::ops::Ops;
-use crate::request;
 use crate::traces::Span as Trace;
+use crate::{request, slow, socket};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -53,7 +50,8 @@ pub(crate) async fn serve(
         tokio::time::sleep(grace).await;
     };
     let served = async {
-        let all = listeners.into_iter().map(|(at, routes)| listen(at, routes, stopping.cancelled()));
+        let slow = ops.slow();
+        let all = listeners.into_iter().map(|(at, routes)| listen(at, routes, slow, stopping.cancelled()));
         try_join(try_join_all(all), stopped).await?;
         ops.drained().await;
         Ok(())
@@ -70,12 +68,13 @@ pub(crate) async fn serve(
 async fn listen(
     endpoint: &Endpoint,
     routes: Routes,
+    slow: Duration,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), AnyError> {
-    let server = Server::builder().layer(LogLayer).add_routes(routes);
+    let server = Server::builder().layer(LogLayer { slow }).add_routes(routes);
     match endpoint {
         Endpoint::Unix(path) => {
-            let listener = UnixListenerStream::new(listen_unix(path)?);
+            let listener = UnixListenerStream::new(socket::listen(path)?);
             server.serve_with_incoming_shutdown(listener, stopped).await?;
             fs::remove_file(path)?;
         }
@@ -87,36 +86,25 @@ async fn listen(
     Ok(())
 }
 
-/// Replaces a socket that an earlier run left; never anything else.
-fn listen_unix(path: &Path) -> io::Result<UnixListener> {
-    let context =
-        |error: io::Error| io::Error::new(error.kind(), format!("listening on {}: {error}", path.display()));
-    if let Ok(meta) = fs::symlink_metadata(path) {
-        if !meta.file_type().is_socket() {
-            return Err(context(io::Error::other("there is a file that is no socket")));
-        }
-        fs::remove_file(path).map_err(context)?;
-    }
-    let listener = UnixListener::bind(path).map_err(context)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(context)?;
-    Ok(listener)
-}
-
 /// One line for each call: what was asked, of which volume, how it ended and how long it took.
 #[derive(Clone)]
-struct LogLayer;
+struct LogLayer {
+    /// From what age on a call that runs is told, and how often: see `slow`.
+    slow: Duration,
+}
 
 impl<S> Layer<S> for LogLayer {
     type Service = LogCalls<S>;
 
     fn layer(&self, inner: S) -> LogCalls<S> {
-        LogCalls { inner }
+        LogCalls { inner, slow: self.slow }
     }
 }
 
 #[derive(Clone)]
 struct LogCalls<S> {
     inner: S,
+    slow: Duration,
 }
 
 impl<S> Service<Request<Body>> for LogCalls<S>
@@ -137,9 +125,11 @@ where
         let (service, method) = path.rsplit_once('/').unwrap_or(("", path));
         let work = request::Request::new(trace_of(service, method));
         let span = tracing::info_span!("call", request = %work.id, method, volume = Empty);
-        let left = Left::new(method, span.clone(), work.span.clone());
-        let call = logged(self.inner.call(request), left);
-        Box::pin(work.carries(call).instrument(span))
+        let (left, asked) = (Left::new(method, span.clone(), work.span.clone()), method.to_owned());
+        let call = slow::watched(self.slow, self.inner.call(request), move |age, what| {
+            tracing::warn!("slow: {asked} has not been answered for {age}: it waits for {what}");
+        });
+        Box::pin(work.carries(logged(call, left)).instrument(span))
     }
 }
 

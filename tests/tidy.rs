@@ -11,6 +11,7 @@ const LAYERS: &[&str] = &[
     "server",
     "liveness",
     "authority",
+    "socket",
     "csi",
     "node",
     "backend",
@@ -32,6 +33,7 @@ const SERVICES: &[&str] = &[
     "traces",
     "error",
     "metrics",
+    "slow",
 ];
 /// Where gRPC types may be named. Below, nothing knows that it is asked over a wire.
 const WIRE: &[&str] = &["main.rs", "server.rs", "liveness.rs", "authority.rs", "error.rs", "csi/"];

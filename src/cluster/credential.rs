@@ -7,17 +7,18 @@ use std::path::PathBuf;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Deserialize;
+use zeroize::Zeroizing;
 
 use crate::error::{Error, Result};
 use crate::keys::Passphrase;
 
-/// The secrets of a request. No `Debug`, no `Display`: they cannot be printed.
+/// The secrets of a request. No `Debug`, no `Display`: they cannot be printed. What they are is wiped when they go.
 #[derive(Clone, Default)]
-pub(crate) struct Secrets(BTreeMap<String, String>);
+pub(crate) struct Secrets(BTreeMap<String, Zeroizing<String>>);
 
 impl Secrets {
     pub(crate) fn new(values: BTreeMap<String, String>) -> Self {
-        Self(values)
+        Self(values.into_iter().map(|(name, value)| (name, Zeroizing::new(value))).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -32,7 +33,7 @@ impl Secrets {
 
     /// User and key: `userID`/`userKey`, the older `adminID`/`adminKey`, or the in-tree `adminId`/`key`.
     pub(super) fn credential(&self) -> Result<(&str, &str)> {
-        let get = |key: &str| self.0.get(key).map(String::as_str).filter(|value| !value.is_empty());
+        let get = |key: &str| self.0.get(key).map(|value| value.as_str()).filter(|value| !value.is_empty());
         [("userID", "userKey"), ("adminID", "adminKey"), ("adminId", "key")]
             .iter()
             .find_map(|(user, key)| get(user).zip(get(key)))
@@ -62,9 +63,9 @@ pub(super) struct Credential {
 
 impl Credential {
     /// Read anew each time: a changed Secret counts at once. A folder that is not mounted yet passes by itself.
-    pub(super) fn key(&self) -> Result<String> {
+    pub(super) fn key(&self) -> Result<Zeroizing<String>> {
         let path = self.key_file.display();
-        std::fs::read_to_string(&self.key_file).map_err(|error| {
+        std::fs::read_to_string(&self.key_file).map(Zeroizing::new).map_err(|error| {
             Error::Precondition(format!("the key file {path} of the cluster configuration: {error}"))
         })
     }

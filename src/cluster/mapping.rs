@@ -75,6 +75,8 @@ fn numbers(pair: &Pair, forward: bool) -> Result<BTreeMap<u64, u64>, String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const TEXT: &str = r#"[{"clusterIDMapping":{"east":"west"},"RBDPoolIDMapping":[{"1":"2"},{"2":"5"}],
@@ -96,5 +98,27 @@ mod tests {
         let text = r#"[{"clusterIDMapping":{"a":"b"},"RBDPoolIDMapping":[{"rbd":"2"}]}]"#;
         assert!(parse(text, "a").is_err_and(|what| what.contains("\"rbd\"")));
         assert!(parse("{", "a").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_mapping_is_read_or_refused(text in "[\\[\\]{}:,\"a-zA-Z0-9 -]{0,60}|\\PC{0,60}") {
+            let _ = parse(&text, "east");
+        }
+
+        #[test]
+        fn every_mapping_leads_there_and_back(one in "[a-z]{1,8}", other in "[A-Z]{1,8}", pools: (u64, u64)) {
+            let text = serde_json::json!([{
+                "clusterIDMapping": { one.as_str(): other },
+                "RBDPoolIDMapping": [{ pools.0.to_string(): pools.1.to_string() }],
+            }]);
+            let there = parse(&text.to_string(), &one).expect("there");
+            let back = parse(&text.to_string(), &other).expect("back");
+            for (found, cluster, (from, to)) in [(there, other, pools), (back, one, (pools.1, pools.0))] {
+                prop_assert_eq!(found.len(), 1);
+                prop_assert_eq!(&found[0].cluster, &cluster);
+                prop_assert_eq!(found[0].pools.get(&from), Some(&to));
+            }
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use zeroize::Zeroizing;
 
 use crate::error::{Error, Result};
 
@@ -94,8 +95,8 @@ impl Access {
 
     /// The text with the key, wherever a program printed it, made unreadable.
     pub(crate) fn redact(&self, text: &str) -> String {
-        let key = std::fs::read_to_string(self.key_file()).unwrap_or_default();
-        if key.is_empty() { text.to_owned() } else { text.replace(&key, "***") }
+        let key = Zeroizing::new(std::fs::read_to_string(self.key_file()).unwrap_or_default());
+        if key.is_empty() { text.to_owned() } else { text.replace(key.as_str(), "***") }
     }
 
     /// A path under which a child of ours reads the key; it names a memfd, so nothing is on disk.
@@ -280,6 +281,8 @@ fn is_file_path(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn secrets(pairs: &[(&str, &str)]) -> Secrets {
@@ -346,5 +349,24 @@ mod tests {
         assert!(is_key("AQC0uvZmAAAAABAAvY9d1JQ3l5k0Yc1nKzQ0bA==").is_ok());
         let access = check(r#"[{"clusterID":"a","monitors":["m"]}]"#, "a").expect("access");
         assert_eq!(access.redact("cannot decode 'c2VjcmV0'"), "cannot decode '***'");
+    }
+
+    proptest! {
+        #[test]
+        fn any_configuration_gives_access_or_says_what_is_wrong_with_it(text in "[\\[\\]{}:,\"a-z0-9 -]{0,40}|\\PC{0,40}", cluster in "\\PC{0,40}") {
+            prop_assert!(matches!(check(&text, &cluster), Err(Error::Precondition(_))));
+        }
+
+        #[test]
+        fn whatever_a_cluster_is_called_its_entry_is_found(cluster in "\\PC{1,40}", namespace in "[a-z]{0,8}") {
+            let config = serde_json::json!([{ "clusterID": cluster, "monitors": ["m"], "rbd": { "radosNamespace": namespace } }]);
+            let access = check(&config.to_string(), &cluster).expect("access");
+            prop_assert_eq!((access.cluster, access.namespace), (cluster, namespace));
+        }
+
+        #[test]
+        fn a_path_of_a_namespace_never_leads_upwards(text in "[./a-z\\n-]{0,12}") {
+            prop_assert!(!is_file_path(&text) || text.is_empty() || (text.starts_with('/') && !text.split('/').any(|part| part == "..")));
+        }
     }
 }

@@ -14,7 +14,6 @@ const IGNORED: &[(&str, Switch)] = &[
     ("fusemountoptions", Switch(false)),
     ("kernelmountoptions", Switch(false)),
     ("log_file", Switch(false)),
-    ("logslowopinterval", Switch(false)),
     ("logtostderr", Switch(true)),
     ("pluginpath", Switch(false)),
     ("radosnamespacecephfs", Switch(false)),

@@ -129,6 +129,8 @@ fn is_plain(text: &str, longest: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn check(text: &str) -> Result<Vec<(String, String, Option<String>)>, String> {
@@ -170,5 +172,14 @@ mod tests {
             assert!(error.contains(said) && error.contains("--domainlabels"), "{error}");
         }
         assert!(check(&"z".repeat(LONGEST + 1)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_labels_are_read_or_refused(text in "[a-z0-9/=,._ -]{0,60}|\\PC{0,60}") {
+            for label in parse("--domainlabels", &text).unwrap_or_default() {
+                prop_assert!(!label.key.starts_with('-') && !label.name().contains('/'), "{}", label.key);
+            }
+        }
     }
 }

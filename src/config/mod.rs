@@ -90,6 +90,9 @@ pub(crate) struct Flags {
     /// Deadline of one command; work that grows with the data (removals, checks, copies) has one of its own
     #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
     command_timeout: Duration,
+    /// What runs for longer is logged, with its age and what it waits for, and again after as long; 0: never
+    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
+    logslowopinterval: Duration,
     /// How long SIGTERM waits for the operations in flight
     #[arg(long, default_value = "25s", value_parser = humantime::parse_duration)]
     grace: Duration,
@@ -158,6 +161,8 @@ pub(crate) struct Config {
     pub(crate) max_rbd_processes: usize,
     pub(crate) command_timeout: Duration,
     pub(crate) grace: Duration,
+    /// From what age on something is slow, and how often that is told; zero: never.
+    pub(crate) slow: Duration,
     /// 0: no limit.
     pub(crate) max_volumes_per_node: u32,
     /// -1: no limit; 0: as it is.
@@ -250,6 +255,7 @@ impl Flags {
             max_rbd_processes: self.max_rbd_processes.into(),
             command_timeout: self.command_timeout,
             grace: self.grace,
+            slow: self.logslowopinterval,
             max_volumes_per_node: self.max_volumes_per_node,
             pid_limit: self.pidlimit,
             domain_labels,

@@ -78,7 +78,15 @@ pub(crate) async fn format(
     options: Option<&str>,
     fresh: bool,
 ) -> Result<()> {
-    let failed = |error| Error::internal(format!("making {fs_type} on {}", device.display()), error);
+    let failed = |error: CmdError| {
+        let what = format!("making {fs_type} on {}", device.display());
+        if is_not_to_be_had(&error) {
+            return Error::Precondition(format!(
+                "{what}: {error}: mend mkfsOptions, or ask for a larger volume"
+            ));
+        }
+        Error::internal(what, error)
+    };
     match host.run(mkfs(device, fs_type, options, fresh)).await {
         // e2fsprogs before 1.47 does not know the option, and has written nothing.
         Err(error) if knows_no_prezeroed(&error) => {
@@ -86,6 +94,12 @@ pub(crate) async fn format(
         }
         result => result.map(drop).map_err(failed),
     }
+}
+
+/// Whether what mkfs was asked for cannot be had, on a device that is whole.
+fn is_not_to_be_had(error: &CmdError) -> bool {
+    let why = ["Usage:", "usage:", "nvalid", "must be larger than", "too small"];
+    error.exit() == Some(1) && why.iter().any(|why| error.said.contains(why))
 }
 
 fn knows_no_prezeroed(error: &CmdError) -> bool {
@@ -167,6 +181,8 @@ pub(crate) fn mount_options(fs_type: &str, flags: &[String], read_only: bool) ->
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -190,5 +206,15 @@ mod tests {
     fn xfs_is_always_mounted_with_nouuid() {
         assert_eq!(mount_options("xfs", &["noatime".to_owned()], true), ["noatime", "nouuid", "ro"]);
         assert_eq!(mount_options("xfs", &["noatime,nouuid".to_owned()], false), ["noatime,nouuid"]);
+    }
+
+    proptest! {
+        #[test]
+        fn only_a_plain_filesystem_is_taken_for_one(export in "((TYPE|USAGE|PTTYPE)=(ext4|xfs|filesystem|dos|[a-z]{0,5})\n|\\PC{0,20}\n){0,5}") {
+            if let Content::Filesystem(found) = content(&export) {
+                prop_assert!(SUPPORTED.contains(&found.as_str()) && export.contains("USAGE=filesystem"));
+                prop_assert!(!export.lines().any(|line| line.starts_with("PTTYPE=")));
+            }
+        }
     }
 }

@@ -88,6 +88,8 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const HOST: &str = "12:memory:/a\n8:pids:/kubepods/pod1/c1\n1:name=systemd:/a\n0::/b\n";
@@ -173,6 +175,13 @@ mod tests {
             let (said, limit) = check(groups, &[mounts], there);
             assert!(said.as_ref().is_err_and(|said| said.contains(expected)), "{groups:?}: {said:?}");
             assert_eq!(limit, "1024\n");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_of_groups_is_read_or_names_none(text in "([0-9]{0,2}:[a-z,=]{0,8}:[/a-z.]{0,12}\n){0,5}|\\PC{0,60}") {
+            prop_assert!(Group::of(&text).is_none_or(|group| text.contains(group.path.to_string_lossy().as_ref())));
         }
     }
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nix::libc::dev_t;
 use nix::sys::stat::{major, minor};
+use zeroize::Zeroizing;
 
 use crate::error::Result;
 
@@ -71,7 +72,8 @@ const PROGRAMS: &[&str] = &[
 pub(crate) struct Cmd {
     pub(crate) program: &'static str,
     pub(crate) args: Vec<String>,
-    pub(crate) stdin: Vec<u8>,
+    /// May be a passphrase: it is wiped when it goes.
+    pub(crate) stdin: Zeroizing<Vec<u8>>,
     pub(crate) slot: Slot,
     pub(crate) deadline: Option<Duration>,
     /// Takes what the program prints, from its beginning on, however much it is; None: memory does, with a cap.
@@ -89,7 +91,7 @@ impl Cmd {
         Self {
             program,
             args,
-            stdin: Vec::new(),
+            stdin: Zeroizing::default(),
             slot: Slot::Free,
             deadline: None,
             stdout: None,
@@ -121,7 +123,7 @@ impl Cmd {
     }
 
     pub(crate) fn stdin(mut self, bytes: Vec<u8>) -> Self {
-        self.stdin = bytes;
+        self.stdin = Zeroizing::new(bytes);
         self
     }
 
@@ -219,6 +221,13 @@ pub(crate) enum MountCall {
     Filesystem { device: PathBuf, target: PathBuf, fs_type: String, options: Vec<String> },
     /// A directory or file shown at another place.
     Bind { source: PathBuf, target: PathBuf, options: Vec<String>, read_only: bool },
+}
+
+impl MountCall {
+    pub(crate) fn target(&self) -> &Path {
+        let (Self::Filesystem { target, .. } | Self::Bind { target, .. }) = self;
+        target
+    }
 }
 
 /// A device as the kernel's own files name it: `major:minor`.

@@ -109,6 +109,8 @@ fn random<const N: usize>() -> Result<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const VOLUME: &str = "0001-0003-lab-0000000000000002-50d53503-e5e8-11e9-a0e9-0242ac110002";
@@ -143,6 +145,17 @@ mod tests {
         ] {
             let error = store.open(volume, sealed).await.expect_err("refused").to_string();
             assert!(error.contains(why) && !error.contains("AAAA"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_of_a_key_is_read_or_refused(text in "\\PC{0,60}", dek in "[A-Za-z0-9+/=]{0,40}", nonce in "[A-Za-z0-9+/=]{0,20}") {
+            let record = serde_json::json!({ "dek": dek, "nonce": nonce }).to_string();
+            for sealed in [text, record] {
+                // A nonce that is not of twelve bytes is none.
+                prop_assert!(read(&sealed).is_none_or(|(nonce, _)| nonce.as_ref().len() == 12));
+            }
         }
     }
 }

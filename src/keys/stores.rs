@@ -101,6 +101,8 @@ impl KeyStores {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const CONFIG: &str = r#"{"meta": {"encryptionKMSType": "metadata"}, "newer": {"KMS_PROVIDER": "metadata"},
@@ -157,5 +159,22 @@ mod tests {
         let error =
             store.seal("v", &Passphrase::new(b"own".to_vec())).await.expect_err("it cannot").to_string();
         assert!(error.contains("metadata") && !error.contains("own\""), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_configuration_of_key_stores_names_one_or_says_what_is_wrong(text in "[\\[\\]{}:,\"a-zA-Z0-9 -]{0,60}|\\PC{0,60}", id in "\\PC{1,20}") {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), &text).expect("written");
+            prop_assert!(matches!(stores(file.path().into()).kind(&id), Err(Error::Precondition(_))));
+        }
+
+        #[test]
+        fn any_value_of_a_key_store_is_read_or_refused(key in proptest::sample::select(vec![KIND[0], KIND[1], SECRET, NAMESPACE]), kind in "metadata|default|[a-z]{0,9}", value in "\\PC{0,20}") {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            let config = serde_json::json!({ "id": { KIND[0]: kind, key: value, "other": { "deep": [1] } } });
+            std::fs::write(file.path(), config.to_string()).expect("written");
+            prop_assert!(matches!(stores(file.path().into()).kind("id"), Ok(_) | Err(Error::Precondition(_))));
+        }
     }
 }

@@ -15,17 +15,17 @@ mod stats;
 mod unlock;
 
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::backend::{Ailment, Backend, Capability, Offer, Segments, SizeRange, Target};
 use crate::error::{Error, Result};
-use crate::host::{Host, Mount, holders};
+use crate::host::{Host, Mount, files, holders};
 use crate::id::VolumeId;
 
-pub(crate) use stash::all as stagings;
+pub(crate) use stash::{all as stagings, is_stash};
 pub(crate) use stats::Usage;
 
 /// Tries to unmount what is busy: who looks at it only in passing is gone by then.
@@ -185,8 +185,21 @@ fn resolved(path: &Path) -> PathBuf {
     parent.canonicalize().map_or_else(|_| path.to_owned(), |parent| parent.join(name))
 }
 
-/// Makes the file or folder that a mount covers. Already there is success.
+/// A folder of kubelet may be reached through links, but what it makes for a volume is none.
+fn refuse_link(path: &Path) -> Result<()> {
+    if !path.is_symlink() {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Error::Precondition(format!(
+        "{path} is a symbolic link, and a volume is at a plain path: remove the link"
+    )))
+}
+
+/// Makes the file or folder that a mount covers. Already there is success; a symbolic link is not: mount(2) would follow
+/// it, and what shows at its other end nobody would find and unmount again.
 fn make_mount_point(path: &Path, file: bool) -> Result<()> {
+    refuse_link(path)?;
     let made = if file {
         path.parent()
             .map_or(Ok(()), std::fs::create_dir_all)
@@ -194,18 +207,58 @@ fn make_mount_point(path: &Path, file: bool) -> Result<()> {
     } else {
         std::fs::create_dir_all(path)
     };
-    made.map_err(|error| Error::internal(format!("making the mount point {}", path.display()), error))
+    made.map_err(|error| {
+        path_error(
+            format!("making the mount point {}", path.display()),
+            error,
+            "name a path that can be made",
+        )
+    })
 }
 
-/// Removes an empty mount point, never anything below it.
+/// Removes an empty mount point, never anything that somebody has filled.
 fn remove(path: &Path) -> Result<()> {
-    let kind = match path.symlink_metadata() {
-        Ok(meta) => meta.file_type(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::internal(format!("looking at {}", path.display()), error)),
+    let meta = match path.symlink_metadata() {
+        Ok(meta) => meta,
+        Err(error) if files::is_absence(&error) => return Ok(()),
+        Err(error) => {
+            return Err(path_error(
+                format!("looking at {}", path.display()),
+                error,
+                "name a path that can be",
+            ));
+        }
     };
-    let removed = if kind.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
-    removed.map_err(|error| Error::internal(format!("removing {}", path.display()), error))
+    if meta.is_file() && meta.len() > 0 {
+        return Err(Error::Precondition(format!(
+            "{} is a file with {} bytes and no mount point: it is left alone; take it away if nobody needs it",
+            path.display(),
+            meta.len()
+        )));
+    }
+    let removed = if meta.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|error| {
+            path_error(format!("removing {}", path.display()), error, "take away what is in there")
+        }),
+    }
+}
+
+/// What is wrong with a path itself, or with what stands there, is not the driver's fault.
+fn path_error(what: String, error: io::Error, mend: &str) -> Error {
+    match error.kind() {
+        ErrorKind::AlreadyExists
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory
+        | ErrorKind::DirectoryNotEmpty
+        | ErrorKind::InvalidFilename => Error::Precondition(format!("{what}: {error}: {mend}")),
+        // A loop of links has no kind of its own.
+        _ if error.raw_os_error() == Some(nix::libc::ELOOP) => {
+            Error::Precondition(format!("{what}: {error}: {mend}"))
+        }
+        _ => Error::internal(what, error),
+    }
 }
 
 #[cfg(test)]
@@ -258,5 +311,53 @@ mod tests {
         let directory = Mount { target: folder.path().to_owned(), ..block.clone() };
         assert_eq!(kind(filesystem), Kind::Filesystem);
         assert_eq!((kind(block), kind(&directory)), (Kind::Block, Kind::Directory));
+    }
+
+    #[test]
+    fn a_mount_point_is_never_made_through_a_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (link, far) = (folder.path().join("link"), folder.path().join("far"));
+        for exists in [false, true] {
+            let _ = std::os::unix::fs::symlink(&far, &link);
+            for file in [false, true] {
+                let error = make_mount_point(&link, file).expect_err("a link");
+                assert!(
+                    matches!(&error, Error::Precondition(text) if text.contains("symbolic link")),
+                    "{error}"
+                );
+            }
+            assert_eq!(far.exists(), exists);
+            if !exists {
+                std::fs::create_dir(&far).expect("made meanwhile");
+            }
+        }
+    }
+
+    #[test]
+    fn what_holds_something_is_no_mount_point_to_be_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "data").expect("a file");
+        std::fs::create_dir_all(path("full/of")).expect("folders");
+        std::os::unix::fs::symlink(path("file"), path("link")).expect("a link");
+        for name in ["file", "full"] {
+            let error = remove(&path(name)).expect_err("it is left alone");
+            assert!(matches!(error, Error::Precondition(_)), "{error}");
+        }
+        for name in ["link", "full/of", "nothing", "file/below", &"x".repeat(256)] {
+            remove(&path(name)).expect("removed, or not there");
+        }
+        assert_eq!(std::fs::read_to_string(path("file")).expect("the file"), "data");
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_made_is_its_sender_s_mistake() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, long) = (folder.path().join("file"), folder.path().join("x".repeat(256)));
+        std::fs::write(&file, "").expect("a file");
+        for (path, as_file) in [(file.join("below"), false), (long, true), (folder.path().to_owned(), true)] {
+            let error = make_mount_point(&path, as_file).expect_err("it cannot be made");
+            assert!(matches!(error, Error::Precondition(_)), "{error}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use super::health::gone;
 use super::replay;
 use super::stash::{self, Found};
 use super::unlock::attached_device;
-use super::{Node, StageVolume, is_staged, make_mount_point, resolved};
+use super::{Node, StageVolume, is_staged, make_mount_point, refuse_link, resolved};
 
 /// Looking at the root folder of a new filesystem.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -54,6 +54,7 @@ impl Node {
     }
 
     pub(crate) async fn unstage(&self, volume: &str, staging: &Path) -> Result<()> {
+        refuse_link(staging)?;
         let place = place(staging, volume);
         let images = match stash::read(staging)? {
             Found::Stashed(stashed) => vec![stashed],

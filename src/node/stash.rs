@@ -12,6 +12,13 @@ use crate::error::{Error, Result, chain};
 use crate::host::{Mount, files};
 
 const FILE: &str = "image-meta.json";
+/// More than any stash of ours or of ceph-csi has.
+const MOST: u64 = 64 << 10;
+
+/// Whether a volume of this name would be shown where the stash is.
+pub(crate) fn is_stash(name: &str) -> bool {
+    [Some(FILE), files::temporary(Path::new(""), FILE).to_str()].contains(&Some(name))
+}
 
 /// What a staging folder says about its image.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,9 +78,11 @@ pub(super) fn write(staging: &Path, image: &Image, mapping: &Mapping, encrypted:
 
 pub(super) fn read(staging: &Path) -> Result<Found> {
     let path = staging.join(FILE);
-    let text = match fs::read(&path) {
+    let text = match files::read(&path, MOST) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if files::is_absence(&error) => return Ok(Found::Nothing),
+        // Not the disk's fault: something else stands there.
+        Err(error) if error.kind() == io::ErrorKind::Other => return Ok(Found::Torn(error.to_string())),
         Err(error) => return Err(Error::internal(format!("reading {}", path.display()), error)),
     };
     Ok(match serde_json::from_slice::<Stash>(&text) {
@@ -136,7 +145,7 @@ impl Stash {
 pub(super) fn remove(staging: &Path) -> Result<()> {
     for path in [staging.join(FILE), files::temporary(staging, FILE)] {
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error) if !files::is_absence(&error) => {
                 return Err(Error::internal(format!("removing {}", path.display()), error));
             }
             _ => {}
@@ -147,6 +156,8 @@ pub(super) fn remove(staging: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn check(text: &str) -> Result<Found> {
@@ -204,6 +215,58 @@ mod tests {
                 .expect("v2"),
             found("", false)
         );
+    }
+
+    fn words() -> impl Strategy<Value = String> {
+        any::<String>().prop_filter("a name", |name| !name.is_empty())
+    }
+
+    proptest! {
+        #[test]
+        fn any_stash_is_read_back(pool in words(), namespace in any::<String>(), name in words(), nbd in any::<bool>(), options in any::<[String; 3]>()) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let [map_options, unmap_options, device] = options;
+            let image = Image { pool, namespace, name };
+            let mapping = Mapping { nbd, device, unmap_options, map_options, ..Mapping::default() };
+            write(folder.path(), &image, &mapping, nbd).expect("written");
+            prop_assert_eq!(read(folder.path()).expect("read"), Found::Stashed(Stashed { image, mapping }));
+        }
+
+        #[test]
+        fn a_stash_that_is_cut_off_anywhere_is_torn(at in any::<proptest::sample::Index>(), version in 1..4_u32) {
+            let whole = format!(r#"{{"Version":{version},"pool":"p","image":"i","accessType":true}}"#);
+            prop_assert_eq!(check(&whole).expect("whole"), found("", true));
+            let cut = &whole[..at.index(whole.len())];
+            prop_assert!(matches!(check(cut), Ok(Found::Torn(_))), "{}", cut);
+        }
+
+        #[test]
+        fn any_bytes_are_a_stash_or_a_torn_one(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let folder = tempfile::tempdir().expect("a folder");
+            fs::write(folder.path().join(FILE), bytes).expect("written");
+            prop_assert!(matches!(read(folder.path()), Ok(Found::Torn(_) | Found::Stashed(_))));
+        }
+    }
+
+    #[test]
+    fn what_is_planted_in_the_place_of_a_stash_is_torn_and_neither_followed_nor_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (stash, other) = (folder.path().join(FILE), folder.path().join("other"));
+        fs::write(&other, r#"{"Version":3,"pool":"p","image":"i"}"#).expect("another's stash");
+        let plants: [&dyn Fn(); 4] = [
+            &|| std::os::unix::fs::symlink(&other, &stash).expect("a link"),
+            &|| nix::unistd::mkfifo(&stash, nix::sys::stat::Mode::S_IRWXU).expect("a fifo"),
+            &|| fs::write(&stash, format!("{}1", " ".repeat(64 << 10))).expect("a huge file"),
+            &|| fs::write(&stash, "[".repeat(60 << 10)).expect("a deep file"),
+        ];
+        for plant in plants {
+            plant();
+            assert!(matches!(read(folder.path()), Ok(Found::Torn(_))), "{:?}", read(folder.path()));
+            write(folder.path(), &image(""), &Mapping::default(), false).expect("a stash in its place");
+            assert!(matches!(read(folder.path()), Ok(Found::Stashed(_))));
+            remove(folder.path()).expect("removed");
+        }
+        assert!(other.exists());
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod fencing;
 mod flattens;
 mod foreign;
 mod format;
+mod fuzz;
 mod growth;
 mod guest;
 mod header_kills;

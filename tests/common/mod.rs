@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod driver;
+pub(crate) mod fuzz;
 pub(crate) mod growth;
 pub(crate) mod life;
 pub(crate) mod sidecars;

@@ -53,7 +53,7 @@ pub(crate) fn mounts_below(folder: &Path) -> Vec<Mounted> {
 /// What /proc/mounts says.
 pub(crate) fn parse_mounts(text: &str) -> Vec<Mounted> {
     let mounts = text.lines().map(|line| {
-        let fields: Vec<String> = line.split(' ').map(|field| field.replace("\\040", " ")).collect();
+        let fields: Vec<String> = line.split(' ').map(unescaped).collect();
         let options = fields[3].split(',').map(str::to_owned).collect();
         Mounted {
             source: fields[0].clone(),
@@ -63,6 +63,12 @@ pub(crate) fn parse_mounts(text: &str) -> Vec<Mounted> {
         }
     });
     mounts.collect()
+}
+
+/// What the kernel writes of a path: some characters as a backslash and three digits.
+fn unescaped(field: &str) -> String {
+    let known = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    known.iter().fold(field.to_owned(), |text, (escaped, real)| text.replace(escaped, real))
 }
 
 pub(crate) fn mounts_at(path: &Path) -> Vec<Mounted> {

@@ -16,6 +16,9 @@ const OTHERS: &[&str] = &[
     "--kill-file",
     "--node-deployment",
     "--previous",
+    "--tag",
+    "--target",
+    "--timestamp",
 ];
 
 /// Of a flag: its variable and its default; empty where there is none.

@@ -31,7 +31,7 @@ fn collect(folder: &Path, code: &mut String) {
 }
 
 fn without_tests(text: &str) -> String {
-    text.split("#[cfg(test)]\nmod ").next().unwrap_or(text).to_owned()
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text).to_owned()
 }
 
 /// The strings of `const NAME: … = …;`

@@ -17,6 +17,7 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Component, PathBuf};
 
 use prost::Message;
+use zeroize::Zeroizing;
 
 use super::proto;
 use crate::backend::SizeRange;
@@ -34,7 +35,7 @@ type Map = BTreeMap<String, String>;
 /// Tells equal requests from others, secrets and all, without keeping them. Maps are ordered (build.rs).
 pub(crate) fn fingerprint(request: &impl Message) -> u64 {
     let mut hasher = DefaultHasher::new();
-    hasher.write(&request.encode_to_vec());
+    hasher.write(&Zeroizing::new(request.encode_to_vec()));
     hasher.finish()
 }
 
@@ -155,4 +156,47 @@ fn no_such_volume(id: &str) -> Error {
 
 fn not_built<T>(what: &str) -> Result<T> {
     Err(Error::Invalid(format!("{what}: not built in this version of the driver")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_handle_is_one_name_in_a_folder(id in "[-./\\\\a\0\n ]{0,6}|\\PC{0,140}") {
+            if let Ok(handle) = handle(&id) {
+                let path = Path::new("/staging").join(&handle);
+                prop_assert_eq!(path.parent(), Some(Path::new("/staging")));
+                prop_assert_eq!(path.file_name().and_then(std::ffi::OsStr::to_str), Some(id.as_str()));
+            }
+        }
+
+        #[test]
+        fn a_path_stays_where_it_says(text in "[/.a\0 -]{0,12}|/\\PC{0,60}") {
+            if let Ok(path) = path("target_path", &text) {
+                prop_assert!(path.is_absolute() && !text.contains('\0'));
+                prop_assert!(path.components().skip(1).all(|part| matches!(part, Component::Normal(_))));
+            }
+        }
+
+        #[test]
+        fn what_is_refused_is_told_at_a_bounded_length(text in "\\PC{129,2000}") {
+            let told = handle(&text).map_err(|error| error.to_string());
+            prop_assert!(told.is_err_and(|told| told.len() < 8 << 10));
+        }
+
+        #[test]
+        fn any_range_of_sizes_is_possible_or_refused(required_bytes: i64, limit_bytes: i64) {
+            let wire = proto::CapacityRange { required_bytes, limit_bytes };
+            match size_range(Some(wire)) {
+                Ok(range) => prop_assert!(range.limit.is_none_or(|limit| range.required <= limit)),
+                Err(error) => prop_assert!(matches!(error, Error::Invalid(_) | Error::OutOfRange(_))),
+            }
+        }
+    }
 }

@@ -4,12 +4,17 @@ use crate::backend::{Ailment, Parameters, Segments, Target};
 use crate::cluster::Secrets;
 use crate::csi::proto;
 use crate::error::{Error, Result};
-use crate::node::{ExpandVolume, PublishVolume, StageVolume, Usage};
+use crate::node::{ExpandVolume, PublishVolume, StageVolume, Usage, is_stash};
 
 use super::{capability, existing_id, handle, health, map, path, signed, size_range, volume_path};
 
 pub(crate) fn stage(request: proto::NodeStageVolumeRequest) -> Result<StageVolume> {
     let volume = handle(&request.volume_id)?;
+    if is_stash(&volume) {
+        return Err(Error::Invalid(format!(
+            "volume_id {volume:?}: beside each volume the driver keeps a file of that name: rename the image"
+        )));
+    }
     let staging = path("staging_target_path", &request.staging_target_path)?;
     let capability = capability::one(request.volume_capability.as_ref())?;
     let context = map("volume_context", request.volume_context)?;
@@ -100,6 +105,15 @@ mod tests {
         assert_eq!((expand.size.required, expand.size.limit), (0, None));
         assert_eq!(check("v", "").err(), Some(Code::InvalidArgument));
         assert_eq!(check("", "/p").err(), Some(Code::InvalidArgument));
+    }
+
+    #[test]
+    fn a_volume_is_never_shown_where_its_stash_is() {
+        for id in ["image-meta.json", "image-meta.json.tmp"] {
+            let request = proto::NodeStageVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+            let Err(error) = stage(request) else { panic!("{id} is staged") };
+            assert!(error.to_string().contains("rename the image"), "{error}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::error::Error;
 use crate::metrics::{Counted, METRICS};
 use crate::request;
+use crate::slow;
 use crate::traces::Span;
 
 use super::{Cmd, CmdError, End, Host, Mount, MountCall, Output, Slot, mountinfo};
@@ -70,12 +71,13 @@ impl Linux {
         }
     }
 
-    async fn turn(&self, slot: Slot) -> Option<Turn<'_>> {
-        let (queue, slots) = self.queue(slot)?;
+    async fn turn(&self, cmd: &Cmd) -> Option<Turn<'_>> {
+        let (queue, slots) = self.queue(cmd.slot)?;
+        let _waiting = slow::waiting(|| format!("its turn among the {queue} commands, to run {}", line(cmd)));
         let waits = METRICS.waits(queue);
         // The semaphores are never closed, and they are fair: first in, first out.
         let taken = slots.acquire().await.ok();
-        if slot == Slot::Behind {
+        if cmd.slot == Slot::Behind {
             self.let_others_go_first().await;
         }
         drop(waits);
@@ -102,7 +104,8 @@ impl Host for Linux {
     async fn run(&self, cmd: Cmd) -> Result<Output, CmdError> {
         let span = traced(&cmd);
         let asked = Instant::now();
-        let turn = self.turn(cmd.slot).await;
+        let turn = self.turn(&cmd).await;
+        let _waiting = slow::waiting(|| line(&cmd));
         let started = Instant::now();
         let result = program::run(&cmd, cmd.deadline.unwrap_or(self.deadline), turn).await;
         let error = result.as_ref().err();
@@ -124,13 +127,20 @@ impl Host for Linux {
     }
 
     async fn mount(&self, what: MountCall) -> io::Result<()> {
+        let _waiting = slow::waiting(|| format!("mount(2) at {}", what.target().display()));
         blocking(move || mounting::mount(&what)).await
     }
 
     async fn unmount(&self, path: &Path) -> io::Result<()> {
         let path = path.to_owned();
+        let _waiting = slow::waiting(|| format!("umount(2) of {}", path.display()));
         blocking(move || mounting::unmount(&path)).await
     }
+}
+
+/// A command as a log may have it.
+fn line(cmd: &Cmd) -> String {
+    format!("{} {}", cmd.program, cmd.told().join(" "))
 }
 
 /// Without its arguments, as in the metrics.

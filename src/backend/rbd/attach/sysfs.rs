@@ -165,6 +165,8 @@ fn line(file: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const WELL: &str = "epoch 15 barrier 0 flags 0x588000\n\
@@ -269,5 +271,13 @@ mod tests {
         assert_eq!(told(map, "").1, Vec::<&str>::new());
         let requests = "kernel/debug/ceph/028c9754-9b2a.client4305/osdc";
         assert_eq!(told(requests, "REQUESTS 3 homeless 1\n").1, ["NoOsdForRequests"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_of_the_kernel_is_read_or_says_nothing(line in "(REQUESTS | homeless | flags 0x|[0-9a-fA-F é'x-]{0,20}){0,6}|\\PC{0,60}") {
+            prop_assert!(homeless(&line).is_none() || line.starts_with("REQUESTS "));
+            prop_assert!(flags(&line).is_none() || line.contains(" flags 0x"));
+        }
     }
 }

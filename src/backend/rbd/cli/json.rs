@@ -268,6 +268,8 @@ fn number_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -301,6 +303,88 @@ mod tests {
         ] {
             let status: Status = serde_json::from_str(text).expect("a status");
             assert_eq!(status.watchers, [Watcher { address: "a".to_owned() }]);
+        }
+    }
+
+    /// Each shape, of a text that may be anything.
+    fn read_as_anything(text: &[u8]) {
+        let read = [
+            serde_json::from_slice::<Info>(text).is_ok(),
+            serde_json::from_slice::<Vec<Child>>(text).is_ok(),
+            serde_json::from_slice::<Status>(text).is_ok(),
+            serde_json::from_slice::<Locks>(text).is_ok(),
+            serde_json::from_slice::<Used>(text).is_ok(),
+            serde_json::from_slice::<Vec<Named>>(text).is_ok(),
+            serde_json::from_slice::<Vec<Trashed>>(text).is_ok(),
+            serde_json::from_slice::<Claim>(text).is_ok(),
+            serde_json::from_slice::<Pools>(text).is_ok(),
+            serde_json::from_slice::<Devices>(text).is_ok(),
+        ];
+        let snapshots = serde_json::from_slice::<Vec<Snapshot>>(text).unwrap_or_default();
+        assert!(
+            snapshots
+                .iter()
+                .all(|snapshot| snapshot.taken() >= None && snapshot.original_name().len() < 1 << 20)
+        );
+        assert!(read.iter().filter(|read| **read).count() < read.len(), "no text is of every shape");
+    }
+
+    /// JSON with the names that `rbd` uses, each with a value of any kind.
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::Value;
+        let names = [
+            "id",
+            "size",
+            "name",
+            "pool",
+            "image",
+            "snap",
+            "snapshot",
+            "device",
+            "parent",
+            "watchers",
+            "address",
+            "timestamp",
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 40, 6, move |inner| {
+            let map = proptest::collection::btree_map(
+                proptest::sample::select(names.to_vec()),
+                inner.clone(),
+                0..8,
+            );
+            prop_oneof![
+                proptest::collection::vec(inner, 0..4).prop_map(Value::from),
+                map.prop_map(|map| map.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_json_and_any_bytes_are_read_or_refused(json in json(), bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            read_as_anything(json.to_string().as_bytes());
+            read_as_anything(&bytes);
+        }
+
+        #[test]
+        fn any_time_of_a_snapshot_is_read_or_unknown(words in proptest::collection::vec("[A-Za-z0-9:+é-]{0,9}", 0..7)) {
+            let text = serde_json::json!({ "name": "s", "timestamp": words.join(" ") }).to_string();
+            let _ = serde_json::from_str::<Snapshot>(&text).expect("a snapshot").taken();
+        }
+    }
+
+    #[test]
+    fn json_that_is_nested_without_end_is_refused() {
+        for text in ["[", "{\"parent\":", "[{\"namespace\":"] {
+            read_as_anything(text.repeat(1 << 18).as_bytes());
         }
     }
 }

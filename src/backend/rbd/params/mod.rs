@@ -1,6 +1,8 @@
 //! The parameters of a StorageClass, by ceph-csi's names, and what is built of them. Pure.
 
 pub(crate) mod encryption;
+#[cfg(test)]
+mod hostile;
 pub(crate) mod mapping;
 pub(crate) mod qos;
 pub(crate) mod snapshot;

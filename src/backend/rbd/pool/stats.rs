@@ -193,6 +193,8 @@ pub(crate) fn absent(pool: &str, cluster: &str, report: &Report) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// What Ceph 16.2 printed, without what is not read.
@@ -226,5 +228,14 @@ mod tests {
         assert_eq!(Report::read(b"\n\n"), None);
         assert_eq!(Report::read(b"[]{\"checks\":{}}"), None);
         assert_eq!(Report::read(b"not JSON"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_report_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..64), text in "([\\[\\]{}:,\"a-z0-9 ]|\"pools\"|\"checks\"){0,40}") {
+            for printed in [bytes.as_slice(), text.as_bytes()] {
+                prop_assert!(Report::read(printed).is_none_or(|_| text.contains("pools")));
+            }
+        }
     }
 }
