@@ -44,7 +44,7 @@ demo-local: ## The same without Ceph, on folders and loop devices, with snapshot
 	@tests/demo-local
 
 .PHONY: test
-test: ## Everything that is tested: units, wire contract, both backends, csi-sanity, csc
+test: ## Everything that is tested: units, wire contract, both backends, csi-sanity, csc, manifests, image, virtual machines
 	@tests/all
 
 .PHONY: test-deploy
@@ -63,7 +63,7 @@ test-image: ## Only the container image: built without a registry, and each of i
 
 .PHONY: test-all
 test-all: ## The same with the long parts: hundreds of kills, ten thousand images, random and hostile calls, a second Ceph (18.2)
-	@BOTH_CEPHS=1 IMAGE_TWICE=1 GUEST=all KILLS=all CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 FUZZ_CALLS=10000 tests/all
+	@BOTH_CEPHS=1 IMAGE_TWICE=1 GUEST=all KILLS=all CLUSTER_KILLS=600 CLUSTER_IMAGES=10000 LOCAL_KILLS=60 LOCAL_CASES=200 FUZZ_CALLS=10000 FUZZ_SEED= tests/all
 
 .PHONY: bench
 bench: ## What the driver costs, beside the bare commands: without Ceph, on a throwaway cluster, on a real kernel

@@ -252,10 +252,14 @@ fn backend(config: &Config, host: &Arc<dyn Host>, ops: &Ops) -> Arc<dyn Backend>
         let rbd = rbd.with_limits(config.limits).with_read_affinity(affinity, crush_labels(config, ops));
         let rbd =
             if config.fencing { rbd.with_fencing(config.node.then(|| config.node_id.clone())) } else { rbd };
-        return Arc::new(match topology(config, ops) {
+        let rbd = match topology(config, ops) {
             Some(topology) => rbd.with_topology(topology),
             None => rbd,
-        });
+        };
+        if config.controller {
+            rbd.take_up_trash();
+        }
+        return Arc::new(rbd);
     };
     let names = Names {
         driver: config.driver_name.clone(),

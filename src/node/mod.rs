@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::backend::{Ailment, Backend, Capability, Offer, Segments, SizeRange, Target};
+use crate::backend::{Access, Ailment, Backend, Capability, Offer, Segments, SizeRange, Target};
 use crate::error::{Error, Result};
 use crate::host::{Host, Mount, files, holders};
 use crate::id::VolumeId;
@@ -242,6 +242,18 @@ fn remove(path: &Path) -> Result<()> {
         removed => removed.map_err(|error| {
             path_error(format!("removing {}", path.display()), error, "take away what is in there")
         }),
+    }
+}
+
+/// A filesystem says EINVAL to an option that it does not know, and to what it cannot make sense of on its device.
+fn not_mounted(what: String, capability: &Capability, error: io::Error) -> Error {
+    match &capability.access {
+        Access::Mount { flags, .. } if !flags.is_empty() && error.kind() == ErrorKind::InvalidInput => {
+            Error::Precondition(format!(
+                "{what} with the options {flags:?}: {error}: take away the option that the filesystem does not know; if it knows them all, it is damaged: see the kernel's log of the node"
+            ))
+        }
+        _ => Error::internal(what, error),
     }
 }
 

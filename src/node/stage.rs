@@ -15,7 +15,7 @@ use super::health::gone;
 use super::replay;
 use super::stash::{self, Found};
 use super::unlock::attached_device;
-use super::{Node, StageVolume, is_staged, make_mount_point, refuse_link, resolved};
+use super::{Node, StageVolume, is_staged, make_mount_point, not_mounted, refuse_link, resolved};
 
 /// Looking at the root folder of a new filesystem.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -220,7 +220,7 @@ impl Node {
             }
         };
         let what = format!("mounting {} at {}", source.display(), place.display());
-        self.host.mount(call).await.map_err(|error| Error::internal(what, error))?;
+        self.host.mount(call).await.map_err(|error| not_mounted(what, &request.capability, error))?;
         self.settle(request, place).await
     }
 

@@ -3,10 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use crate::common::life::block;
 use crate::common::sight::{eventually, within};
 use crate::common::tools::{run, unique};
 use crate::harness::{Driver, Scene};
+use crate::lab::POOL;
 use crate::life::request;
 
 /// Holds up the removal of the first image until there is a file `go`; where there is one `broken`, that removal fails.
@@ -69,5 +72,20 @@ async fn an_image_that_cannot_be_removed_does_not_hold_up_others() {
     within(SOON, "only the broken one", || scene.corner.trash() == [broken_image.clone()]).await;
     fs::remove_file(scene.path("broken")).expect("a file");
     fs::write(scene.path("go"), "").expect("a file");
+    eventually("nothing left", || scene.corner.leftovers().is_empty()).await;
+}
+
+#[tokio::test]
+async fn what_was_left_is_removed_at_the_next_start_where_there_is_a_credential() {
+    let scene = Scene::new().listing(&[POOL]);
+    let wrapper = scene.wrapper(FIRST);
+    let driver = scene.start_with(&wrapper).await;
+    let (id, image) = volume(&driver).await;
+    driver.delete(&id).await.expect("DeleteVolume");
+    eventually("its removal", || wrapper.count("trash rm") == 1).await;
+    driver.signal(Signal::SIGKILL);
+    assert_eq!(scene.corner.trash(), [image]);
+    fs::write(scene.path("go"), "").expect("a file");
+    let _started = driver.killed_and_started().await;
     eventually("nothing left", || scene.corner.leftovers().is_empty()).await;
 }

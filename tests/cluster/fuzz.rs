@@ -82,7 +82,16 @@ async fn a_driver_that_is_killed_among_any_requests_leaves_nothing() {
 async fn lives(scene: &Scene, driver: &Driver) {
     assert!(!driver.log().contains("panicked"), "{}", driver.log());
     assert_eq!(driver.mapped(), Vec::<String>::new());
-    within(PATIENCE, "an empty pool", || scene.corner.leftovers().is_empty()).await;
+    let mut left = Vec::new();
+    let empty = || {
+        let now = scene.corner.leftovers();
+        if left != now {
+            eprintln!("left in the pool: {now:?}");
+            left = now;
+        }
+        left.is_empty()
+    };
+    within(PATIENCE, "an empty pool", empty).await;
     let life = Life::create(scene, driver, mount("ext4")).await;
     life.up(driver).await;
     life.write(b"alive").expect("written");

@@ -129,6 +129,7 @@ async fn secrets_that_open_nothing() {
         (keyed("csi", &wrong), Code::Unauthenticated, "userKey"),
         (keyed("nobody", &wrong), Code::Unauthenticated, "userID"),
         (keyed("csi", ""), Code::InvalidArgument, "userKey"),
+        (keyed("csi", "true"), Code::Unauthenticated, "no Ceph key"),
         (asked(|request| request.secrets.clear()), Code::InvalidArgument, "userID"),
     ])
     .await;

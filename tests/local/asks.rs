@@ -1,5 +1,6 @@
 //! Requests as a CO makes them of a driver without secrets, and their answers.
 
+use crate::common::csi::volume_capability::AccessType;
 use crate::common::csi::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use crate::common::csi::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
@@ -8,7 +9,7 @@ use crate::common::csi::{
     ListVolumesResponse, Snapshot, VolumeCapability, VolumeContentSource,
 };
 use crate::common::driver::Driver;
-use crate::common::life::map;
+use crate::common::life::{map, mount};
 use crate::common::tools::{Answer, unique};
 
 pub(crate) fn volume(name: &str, mib: i64, capability: VolumeCapability) -> CreateVolumeRequest {
@@ -107,4 +108,13 @@ impl Driver {
     ) -> Answer<ListSnapshotsResponse> {
         Ok(self.controller().list_snapshots(request).await?.into_inner())
     }
+}
+
+/// A filesystem that is mounted with this option.
+pub(crate) fn mount_with(fs_type: &str, option: &str) -> VolumeCapability {
+    let mut capability = mount(fs_type);
+    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.mount_flags.push(option.to_owned());
+    }
+    capability
 }

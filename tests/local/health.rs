@@ -4,11 +4,11 @@ use std::fs;
 
 use tonic::Code;
 
+use crate::asks;
 use crate::common::csi::controller_service_capability::Type as ControllerType;
 use crate::common::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use crate::common::csi::node_service_capability::Type as NodeType;
 use crate::common::csi::node_service_capability::rpc::Type as NodeRpc;
-use crate::common::csi::volume_capability::AccessType;
 use crate::common::csi::{
     ControllerGetCapabilitiesRequest, ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest,
     NodeGetCapabilitiesRequest, NodeGetStorageHealthRequest, VolumeCondition, VolumeHealth,
@@ -114,11 +114,7 @@ async fn a_volume_whose_image_is_gone_is_lost() {
 async fn a_filesystem_that_gave_up_is_told() {
     let scene = Scene::new();
     let driver = scene.start().await;
-    let mut capability = mount("ext4");
-    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
-        mount.mount_flags.push("errors=remount-ro".to_owned());
-    }
-    let life = Life::create(&scene, &driver, capability).await;
+    let life = Life::create(&scene, &driver, asks::mount_with("ext4", "errors=remount-ro")).await;
     life.up(&driver).await;
     let device = life.staged()[0].source.replace("/dev/", "");
     fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "1").expect("an error of the filesystem");

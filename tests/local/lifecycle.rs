@@ -333,3 +333,14 @@ async fn a_volume_has_one_staging_path() {
         life.assert_gone();
     }
 }
+
+#[tokio::test]
+async fn a_mount_option_that_the_filesystem_does_not_know_is_named() {
+    let scene = Scene::new();
+    let driver = scene.start().await;
+    let life = Life::create(&scene, &driver, asks::mount_with("ext4", "nonsense")).await;
+    check(life.stage(&driver).await, Code::FailedPrecondition, "nonsense");
+    life.assert_gone();
+    driver.delete(&life.id).await.expect("DeleteVolume");
+    scene.assert_empty();
+}

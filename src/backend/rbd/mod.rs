@@ -28,9 +28,9 @@ use crate::backend::{
     CreateSnapshot, CreateVolume, Detach, FormatMark, Image, Listing, Mapping, NewKey, Offer, Page,
     Parameters, Publish, Segments, SizeRange, Snapshot, Stashed, Target, Volume, VolumeState,
 };
-use crate::cluster::{Access, Clusters, ReadAffinity, Secrets};
+use crate::cluster::{Access, Clusters, Listed, ReadAffinity, Secrets};
 use crate::config::Limits;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::host::Host;
 use crate::id::{SnapshotId, VolumeId, snapshot_uuid, volume_uuid};
 use crate::keys::{KeyStores, Passphrase};
@@ -166,6 +166,17 @@ impl Rbd {
     /// Clients of lost nodes are shut out of the cluster; never those of this process' own node, which is not lost.
     pub(crate) fn with_fencing(self, own_node: Option<String>) -> Self {
         Self { fencing: Some(Fencing { own_node }), ..self }
+    }
+
+    /// What an earlier run left in the trash, where the configuration has a key; elsewhere it waits for a request's.
+    pub(crate) fn take_up_trash(&self) {
+        let listed = self.clusters.listed().unwrap_or_else(|error| {
+            tracing::warn!("what is left in the trash waits for the next request: {}", chain(&error));
+            Vec::new()
+        });
+        for Listed { access, pools } in &listed {
+            pools.iter().for_each(|pool| self.trash.take_up(access, pool));
+        }
     }
 
     /// Nodes, and so perhaps pools, are in different places.

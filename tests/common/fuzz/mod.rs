@@ -38,7 +38,7 @@ pub(crate) fn calls(usually: u64) -> u64 {
 }
 
 fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
 }
 

@@ -171,7 +171,7 @@ impl Cli<'_> {
     }
 }
 
-/// What a failed command means to the caller. By the number, not by the text.
+/// What a failed command means to the caller. By the number; by the text only where the number may mean anything.
 pub(crate) fn explain(what: &str, error: CmdError) -> Error {
     let code = match error.program {
         "rados" => rados_errno(&error),
@@ -183,6 +183,10 @@ pub(crate) fn explain(what: &str, error: CmdError) -> Error {
         (Some(errno::NOENT), _) => Error::NotFound(text),
         (Some(errno::PERM | errno::ACCES), _) => Error::Denied(format!(
             "{text}: the cluster refuses this user: check userID, userKey and the caps of the user"
+        )),
+        // 22: base64, and no key.
+        _ if error.said.contains("failed to decode key") => Error::Denied(format!(
+            "{text}: userKey is no Ceph key: copy it anew (ceph auth get-key client.<userID>)"
         )),
         (Some(errno::NOSPC | errno::DQUOT), _) => Error::NoSpace(text),
         (Some(errno::BUSY | errno::ROFS | errno::NOTEMPTY), _) => Error::Precondition(text),
