@@ -33,6 +33,7 @@ fn world(folder: &Path) -> World {
 }
 
 #[tokio::test]
+#[ignore = "minutes, and other moments each time: make test-all"]
 async fn whatever_is_asked_no_text_becomes_an_option_or_another_image() {
     let scene = Scene::new().listing(&[POOL]);
     let folder = scene.path("kubelet");
@@ -54,6 +55,7 @@ async fn whatever_is_asked_no_text_becomes_an_option_or_another_image() {
 }
 
 #[tokio::test]
+#[ignore = "minutes, and other moments each time: make test-all"]
 async fn a_driver_that_is_killed_among_any_requests_leaves_nothing() {
     let scene = Scene::new().listing(&[POOL]);
     let folder = scene.path("kubelet");
