@@ -4,8 +4,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
 use crate::common::fuzz::{self, Canary, OPTIONS, World};
 use crate::common::life::{Life, mount};
 use crate::common::sight::within;
@@ -63,16 +61,9 @@ async fn a_driver_that_is_killed_among_any_requests_leaves_nothing() {
     let mut driver = scene.start().await;
     let mut world = world(&folder);
     for _ in 0..fuzz::calls(CALLS) {
-        let Some(moment) = world.doom(DOOM) else {
-            world.ask(&driver).await;
-            continue;
-        };
-        let kill = async {
-            tokio::time::sleep(moment).await;
-            driver.signal(Signal::SIGKILL);
-        };
-        tokio::join!(world.ask_a_mortal(&driver), kill);
-        driver = driver.killed_and_started().await;
+        if world.ask_at_risk(&driver, DOOM).await {
+            driver = driver.killed_and_started().await;
+        }
     }
     world.tell();
     world.end(&driver).await;

@@ -1,8 +1,6 @@
 //! Random and hostile requests of every call, and the driver killed among them: it answers each truthfully, keeps to its own
 //! folders, and in the end nothing is left of them.
 
-use nix::sys::signal::Signal;
-
 use crate::asks;
 use crate::common::driver::Driver;
 use crate::common::fuzz::{self, Canary, OPTIONS, World};
@@ -47,16 +45,9 @@ async fn a_driver_that_is_killed_among_any_requests_leaves_nothing() {
     let canary = Canary::planted(&scene.path("kubelet"));
     let (mut driver, mut world) = (scene.start().await, world(&scene));
     for _ in 0..fuzz::calls(CALLS) {
-        let Some(moment) = world.doom(DOOM) else {
-            world.ask(&driver).await;
-            continue;
-        };
-        let kill = async {
-            tokio::time::sleep(moment).await;
-            driver.signal(Signal::SIGKILL);
-        };
-        tokio::join!(world.ask_a_mortal(&driver), kill);
-        driver = driver.killed_and_started().await;
+        if world.ask_at_risk(&driver, DOOM).await {
+            driver = driver.killed_and_started().await;
+        }
     }
     world.tell();
     world.end(&driver).await;

@@ -11,10 +11,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use tonic::{Code, Status};
 
 use super::client::Client;
 use super::csi::CreateVolumeRequest;
+use super::driver::Driver;
 use super::life::Map;
 
 pub(crate) use canary::Canary;
@@ -95,18 +97,22 @@ impl World {
         self.judge(&asked);
     }
 
-    /// The same, while the driver may die: then there is no answer.
-    pub(crate) async fn ask_a_mortal(&mut self, driver: &Client) {
-        let asked = self.answered(driver).await;
+    /// The same; in so many of a hundred calls the driver is killed meanwhile, and then there may be no answer. Whether it was.
+    pub(crate) async fn ask_at_risk(&mut self, driver: &Driver, percent: u64) -> bool {
+        let moment = Duration::from_millis(self.dice.below(400));
+        if !self.dice.chance(percent) {
+            self.ask(driver).await;
+            return false;
+        }
+        let kill = async {
+            tokio::time::sleep(moment).await;
+            driver.signal(Signal::SIGKILL);
+        };
+        let (asked, ()) = tokio::join!(self.answered(driver), kill);
         if !asked.answer.as_ref().err().is_some_and(died) {
             self.judge(&asked);
         }
-    }
-
-    /// A moment at which something may happen to the driver; None: this call is left alone.
-    pub(crate) fn doom(&mut self, percent: u64) -> Option<Duration> {
-        let moment = Duration::from_millis(self.dice.below(400));
-        self.dice.chance(percent).then_some(moment)
+        true
     }
 
     async fn answered(&mut self, driver: &Client) -> Asked {
