@@ -72,6 +72,7 @@ async fn a_driver_that_is_killed_among_any_requests_leaves_nothing() {
 }
 
 /// Nothing is left, no call has panicked, and the life of volumes goes on as ever.
+#[expect(clippy::print_stderr, reason = "what was left is told with the failure")]
 async fn lives(scene: &Scene, driver: &Driver) {
     assert!(!driver.log().contains("panicked"), "{}", driver.log());
     assert_eq!(driver.mapped(), Vec::<String>::new());

@@ -175,7 +175,9 @@ impl Rbd {
             Vec::new()
         });
         for Listed { access, pools } in &listed {
-            pools.iter().for_each(|pool| self.trash.take_up(access, pool));
+            for pool in pools {
+                self.trash.take_up(access, pool);
+            }
         }
     }
 
